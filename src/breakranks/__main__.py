@@ -1,0 +1,3 @@
+from breakranks.cli.main import entry
+
+entry()

@@ -1,0 +1,1 @@
+"""Look at the ranks of this host."""
