@@ -1,1 +1,322 @@
-"""Look at the ranks of this host."""
+"""Look at the ranks of this host, as often as asked, and make a snapshot of what was seen."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from breakranks import __version__
+from breakranks.jobs.find import FoundJob
+from breakranks.observe import stacks, state
+from breakranks.observe.table import Entry, Table, read_table, redact
+from breakranks.observe.watchdog import Watchdog
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import (
+    FORMAT_VERSION,
+    Host,
+    Problem,
+    Process,
+    Rank,
+    Sample,
+    Snapshot,
+    StackTable,
+    Thread,
+)
+
+if False:  # pragma: no cover - for type checkers; pystack's sweep is loaded only when asked for
+    from breakranks.observe.native import NativeStacks
+
+_STILL = frozenset("TtD")
+_NO_STACK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+class _Seen(NamedTuple):
+    """One process at one moment, raw."""
+
+    time: float
+    state: state.ProcessState
+    python: stacks.PythonStacks | None
+    native: NativeStacks | None
+    quiet: float
+    quiet_ran: tuple[int, ...] | None
+
+
+class Session:
+    """Looks at one job of this host.
+
+    >>> with Session(found) as session:      # doctest: +SKIP
+    ...     session.sample()
+    ...     session.sample(native=True)
+    ...     snapshot = session.snapshot()
+
+    ``details`` also looks at helpers, open files, sockets and locks; without it only at the ranks' own
+    stacks, which is all that ``stacks`` needs and is quicker.
+    """
+
+    def __init__(self, found: FoundJob, *, ranks: RankSet | None = None, details: bool = True) -> None:
+        self._found = found
+        self._details = details
+        self._ranks = [one for one in found.ranks if ranks is None or one.rank in ranks]
+        self._table: Table | None = None
+        self._clock = state.Clock() if details else None
+        self._seen: dict[int, list[_Seen]] = {}
+        self._ran: dict[int, tuple[float, dict[int, int]]] = {}
+        self._times: list[float] = []
+        self._native = False
+        self._clean = True
+        self._dog: Watchdog | None = None
+
+    def __enter__(self) -> Session:
+        self._dog = Watchdog()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._dog is not None:
+            self._dog.close(clean=self._clean and kind is None)
+
+    @property
+    def sampled(self) -> int:
+        """How many samples there are."""
+        return len(self._times)
+
+    def sample(self, native: bool = False) -> None:
+        """One more sample of every process. State first, since taking a stack wakes the process."""
+        assert self._dog is not None, "use it as a context manager"
+        self._table = read_table() if self._details else self._table
+        pids = [one.pid for one in self._ranks]
+        readable = set(pids)
+        if self._details:
+            assert self._table is not None
+            for entry, parent_is_rank in self._helpers():
+                pids.append(entry.pid)
+                if parent_is_rank and self._has_stack(entry):
+                    readable.add(entry.pid)
+        now = time.time()
+        states = {pid: state.look(pid, self._clock) for pid in pids}
+        quiet = {pid: self._quiet(pid, states[pid], now) for pid in pids}
+        ask = [pid for pid in pids if pid in readable and states[pid].state not in "ZX"]
+        for pid in ask:
+            self._dog.guard(pid)
+        python = stacks.sweep(ask, gently=lambda pid: states[pid].state in _STILL, locals=self._details)
+        deep: dict[int, NativeStacks] = {}
+        if native:
+            deep = self._sweep_native([pid for pid in ask if states[pid].state not in _STILL])
+        for pid in pids:
+            self._seen.setdefault(pid, []).append(
+                _Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid])
+            )
+        self._times.append(now)
+        if self._details:
+            self._ran = {pid: _run_times(pid, states[pid]) for pid in pids}
+
+    def _sweep_native(self, pids: list[int]) -> dict[int, NativeStacks]:
+        from breakranks.observe import native
+
+        found, clean = native.sweep(pids)
+        self._native = True
+        self._clean = self._clean and clean
+        return found
+
+    def _quiet(self, pid: int, now: state.ProcessState, at: float) -> tuple[float, tuple[int, ...] | None]:
+        """Which threads ran since the last sample's end, a span in which nothing of ours touched them."""
+        before = self._ran.get(pid)
+        if before is None:
+            return 0.0, None
+        since, ran = before
+        return at - since, tuple(
+            thread.tid for thread in now.threads if thread.ran != ran.get(thread.tid, thread.ran - 1)
+        )
+
+    def _helpers(self) -> Iterator[tuple[Entry, bool]]:
+        """Processes below the ranks that are no ranks themselves, and whether they may have a stack."""
+        assert self._table is not None
+        ranks = {one.pid for one in self._found.ranks}
+        for one in self._ranks:
+            queue = [entry for entry in self._table.children(one.pid) if entry.pid not in ranks]
+            for entry in queue:
+                yield entry, True
+                queue.extend(child for child in self._table.children(entry.pid) if child.pid not in ranks)
+
+    def _has_stack(self, entry: Entry) -> bool:
+        assert self._table is not None
+        if not self._table.is_python(entry):
+            return False
+        command = " ".join(self._table.command(entry.pid))
+        return not any(word in command for word in _NO_STACK)
+
+    def snapshot(self, keep: int | None = None) -> Snapshot:
+        """Everything seen so far, or the last ``keep`` samples of it."""
+        if self._table is None:
+            self._table = read_table()
+        table = StackTable()
+        ranks = []
+        for one in self._ranks:
+            process = self._process(one.pid, table, keep, {r.pid for r in self._found.ranks} - {one.pid})
+            ranks.append(Rank(one.rank, _host_name(), process, one.local_rank))
+        times = self._times[-keep:] if keep else self._times
+        launcher = self._table.get(self._found.job.launcher_pid)
+        return Snapshot(
+            version=FORMAT_VERSION,
+            made_by=f"breakranks {__version__}",
+            time=times[-1] if times else time.time(),
+            job=self._found.job,
+            ranks=tuple(ranks),
+            frames=tuple(table.frames),
+            stacks=tuple(table.stacks),
+            hosts=(self._host(),),
+            missing=self._found.missing,
+            interval=times[-1] - times[0] if times else 0.0,
+            native=self._native,
+            launcher=None if launcher is None else self._plain(launcher),
+        )
+
+    def _host(self) -> Host:
+        kills: tuple[str, ...] = ()
+        if self._details:
+            from breakranks.observe import oom
+
+            kills = oom.recent_kills()
+        return Host(_host_name(), os.cpu_count() or 0, os.getloadavg()[0], oom_kills=kills)
+
+    def _plain(self, entry: Entry) -> Process:
+        """A process as the table has it, with no evidence of its own."""
+        assert self._table is not None
+        return Process(
+            pid=entry.pid,
+            parent=entry.ppid,
+            command=tuple(redact(self._table.command(entry.pid))),
+            name=entry.name,
+            state=entry.state,
+            started=entry.started,
+            rss=entry.rss,
+            python=self._table.is_python(entry),
+        )
+
+    def _process(self, pid: int, table: StackTable, keep: int | None, ranks: set[int]) -> Process:
+        assert self._table is not None
+        entry = self._table.get(pid)
+        seen = self._seen.get(pid, [])[-keep:] if keep else self._seen.get(pid, [])
+        samples = tuple(_sample(one, table) for one in seen)
+        base = self._plain(entry) if entry is not None else Process(pid, 0, ())
+        children = tuple(
+            self._process(child.pid, table, keep, ranks)
+            for child in (self._table.children(pid) if self._details else ())
+            if child.pid not in ranks
+        )
+        problems = tuple(_problems(seen))
+        last = seen[-1].state if seen else None
+        process = Process(
+            pid=pid,
+            parent=base.parent,
+            command=base.command,
+            name=base.name,
+            user=_user(entry.uid) if entry is not None else "",
+            state=last.state if last is not None else base.state,
+            started=base.started,
+            rss=base.rss,
+            cpu_percent=_cpu_percent(seen, entry),
+            wchan=last.threads[0].wchan if last is not None and last.threads else "",
+            python=base.python,
+            samples=samples,
+            problems=problems,
+            children=children,
+        )
+        return _with_details(process) if self._details and last is not None else process
+
+
+def _with_details(process: Process) -> Process:
+    import msgspec
+
+    from breakranks.observe import files, locks
+
+    opened, inodes = files.opened(process.pid)
+    threads = process.samples[-1].threads if process.samples else ()
+    asked = frozenset(thread.call.fd for thread in threads if thread.call is not None and thread.python)
+    return msgspec.structs.replace(
+        process,
+        files=opened,
+        sockets=files.sockets(process.pid, inodes, asked),
+        locks=tuple(locks.waited_for(process.pid, threads, locks.kernel_locks())),
+    )
+
+
+def _sample(seen: _Seen, table: StackTable) -> Sample:
+    """Join the three sources by thread id: the kernel's threads, Python's, and the native stacks."""
+    python = {thread.tid: thread for thread in seen.python.threads} if seen.python else {}
+    native = {thread.tid: thread for thread in seen.native.threads} if seen.native else {}
+    threads = []
+    for one in seen.state.threads:
+        known = python.get(one.tid)
+        deep = native.get(one.tid)
+        frames = known.frames if known is not None else ()
+        merged = deep.frames if deep is not None and _agree(frames, deep.frames) else ()
+        threads.append(
+            Thread(
+                tid=one.tid,
+                name=(known.name if known is not None else "") or one.name,
+                stack=table.add(frames),
+                native=table.add(merged),
+                state=one.state,
+                python=known is not None,
+                gil=(known is not None and known.gil) or (deep is not None and deep.gil),
+                call=one.call,
+                ran=one.ran,
+                switches=one.switches,
+                idle=one.idle,
+                hints=known.hints if known is not None else {},
+            )
+        )
+    return Sample(
+        seen.time,
+        seen.state.state,
+        seen.state.cpu,
+        seen.state.read_bytes,
+        seen.state.write_bytes,
+        tuple(threads),
+        seen.quiet,
+        seen.quiet_ran,
+    )
+
+
+def _agree(python: tuple[object, ...], merged: tuple[object, ...]) -> bool:
+    """Whether a native stack, taken a moment later, still shows the same Python stack."""
+    return tuple(frame for frame in merged if not frame.native) == python  # type: ignore[attr-defined]
+
+
+def _problems(seen: list[_Seen]) -> Iterator[Problem]:
+    """Why the newest sample lacks a stack, if it does."""
+    if not seen:
+        return
+    last = seen[-1]
+    if last.python is not None and last.python.problem is not None:
+        yield last.python.problem
+    for one in seen:
+        if one.native is not None and one.native.problem is not None:
+            yield one.native.problem
+
+
+def _run_times(pid: int, known: state.ProcessState) -> tuple[float, dict[int, int]]:
+    return time.time(), {thread.tid: state.run_time(pid, thread.tid)[0] for thread in known.threads}
+
+
+def _cpu_percent(seen: list[_Seen], entry: Entry | None) -> float:
+    if len(seen) > 1 and seen[-1].time > seen[0].time:
+        return 100 * (seen[-1].state.cpu - seen[0].state.cpu) / (seen[-1].time - seen[0].time)
+    if entry is None or not entry.started:
+        return 0.0
+    return 100 * entry.cpu / max(0.001, time.time() - entry.started)
+
+
+def _host_name() -> str:
+    return os.uname().nodename
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

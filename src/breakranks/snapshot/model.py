@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from breakranks.rankset import RankSet
 
 FORMAT_VERSION = 1
 
@@ -38,8 +41,8 @@ class Call(Struct, frozen=True, array_like=True, gc=False):
 class Thread(Struct, frozen=True, array_like=True):
     """One thread at one moment.
 
-    ``stack`` is its Python stack, ``native`` the C frames below the innermost Python frame; both are
-    rows of ``Snapshot.stacks``, and row 0 is the empty stack. ``ran`` is nanoseconds spent on a CPU so
+    ``stack`` is its Python stack, ``native`` the same with the C frames merged in; both are rows of
+    ``Snapshot.stacks``, and row 0 is the empty stack. A thread without Python has only the second. ``ran`` is nanoseconds spent on a CPU so
     far, ``switches`` how often it was put to sleep, ``idle`` the seconds since it last ran, read before
     anything of ours touched it. ``hints`` are local variables that are known to be harmless and useful
     (the ``src`` of a ``recv``, the folder of a build lock), keyed ``function.name``.
@@ -241,6 +244,13 @@ def processes(snapshot: Snapshot) -> Iterator[Process]:
         yield from family(rank.process)
 
 
+def only(snapshot: Snapshot, ranks: RankSet | None) -> Snapshot:
+    """The same snapshot with these ranks alone."""
+    if ranks is None:
+        return snapshot
+    return replace(snapshot, ranks=tuple(rank for rank in snapshot.ranks if rank.rank in ranks))
+
+
 def family(process: Process) -> Iterator[Process]:
     """A process and everything below it."""
     yield process
@@ -266,5 +276,6 @@ __all__ = [
     "StackTable",
     "Thread",
     "family",
+    "only",
     "processes",
 ]

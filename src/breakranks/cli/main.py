@@ -1,0 +1,167 @@
+"""The one way in: chooses a command, and turns every error into a message and an exit status.
+
+A command is a module with a docstring (its description), ``EXAMPLES`` (lines for ``--help``),
+``configure(parser)`` and ``run(args) -> int``. Only the chosen one is imported: start-up is part of how
+fast a hung job is explained.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from breakranks.errors import BreakranksError, UsageError
+
+TYPE_CHECKING = False  # not typing's: importing it would be a sixth of the start-up
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from types import ModuleType
+
+COMMANDS = {
+    "why": ("breakranks.cli.why", "why a job hangs: which rank, where, and what to do"),
+    "ps": ("breakranks.cli.ps", "the jobs on this machine and their ranks"),
+    "stacks": ("breakranks.cli.stacks", "what every rank is doing, folded into one tree"),
+    "top": ("breakranks.cli.top", "the same, live: what moves and what stands"),
+    "snapshot": ("breakranks.cli.snapshot", "keep what can be seen of a job in one file"),
+    "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
+}
+STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look"
+
+HELP = """\
+usage: breakranks COMMAND [TARGET] [options]
+
+Find the rank that broke ranks, and why. Works on a job that nobody prepared.
+
+commands:
+{commands}
+
+TARGET is where the job is: nothing or local (this machine), pid:123,124 (these processes),
+or a file made with `breakranks snapshot`.
+
+examples:
+  breakranks why                   explain the job that hangs on this machine
+  breakranks stacks --rank 0-3     what four ranks are doing
+  breakranks COMMAND --help        options and examples of one command
+
+{status}
+"""
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit status and never raises for what a user did."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets a stand-in, never an exception.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+    except BreakranksError as error:
+        return _complain(error.message, error.help)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output left (``| head``). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
+            raise
+        return _complain(
+            f"unexpected {type(error).__name__}: {error}",
+            "This is a bug of breakranks, not of your job. Please report it with what this prints:\n"
+            "  BREAKRANKS_DEBUG=1 breakranks " + " ".join(words),
+        )
+    return status
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if not words or words[0] in ("-h", "--help"):
+        rows = "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items())
+        (sys.stdout if words else sys.stderr).write(HELP.format(commands=rows, status=STATUS))
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        from breakranks import __version__
+
+        print(f"breakranks {__version__}")
+        return 0
+    name = words[0]
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command {name!r}", _suggestion(name))
+    _import_msgspec()
+    module = _load(COMMANDS[name][0])
+    args = parser_of(name, module).parse_args(words[1:])
+    status: int = module.run(args)
+    return status
+
+
+def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
+    """The parser of one command, with its description and examples."""
+    import argparse
+
+    examples = "".join(f"  {line}\n" for line in module.EXAMPLES.strip().splitlines())
+    parser = argparse.ArgumentParser(
+        prog=f"breakranks {name}",
+        description=(module.__doc__ or "").strip(),
+        epilog=f"examples:\n{examples}\n{STATUS}",
+        # With a width of its own argparse does not import shutil to find one, on every command line.
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_help_width()),
+        allow_abbrev=False,
+    )
+    module.configure(parser)
+    return parser
+
+
+def _help_width() -> int:
+    try:
+        return max(40, min(110, os.get_terminal_size(sys.stdout.fileno()).columns - 2))
+    except (OSError, ValueError, AttributeError):
+        return 100
+
+
+def _import_msgspec() -> None:
+    """Import msgspec without typing_extensions, which it would use if it were there.
+
+    We need nothing of it, and it brings ``inspect``: together a fifth of the time until the first stack.
+    """
+    if "msgspec" in sys.modules or "typing_extensions" in sys.modules:
+        return
+    modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+    modules["typing_extensions"] = None
+    try:
+        import msgspec  # noqa: F401
+    finally:
+        del modules["typing_extensions"]
+
+
+def _load(name: str) -> ModuleType:
+    __import__(name)
+    return sys.modules[name]
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, 1)
+    return f"Did you mean: breakranks {close[0]}" if close else f"Commands: {', '.join(COMMANDS)}."
+
+
+def _complain(message: str, help: str) -> int:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        pass
+    lines = [*f"breakranks: {message}".split("\n"), *(f"  {line}" for line in help.split("\n") if line)]
+    # Process names and paths are other people's text: no control character of theirs reaches a terminal.
+    text = "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+    sys.stderr.write(text + "\n")
+    return 2

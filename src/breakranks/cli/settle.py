@@ -1,0 +1,68 @@
+"""Look at a job until the answer is settled: two samples at least, more while another could change it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from breakranks.explain import Diagnosis, explain
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import Snapshot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.explain.meanings import Table
+    from breakranks.jobs.find import FoundJob
+
+INTERVAL = 0.5
+PATIENCE = 12.0
+_LONGEST_STEP = 1.0
+
+
+def settle(
+    found: FoundJob,
+    *,
+    ranks: RankSet | None = None,
+    native: bool = True,
+    interval: float = INTERVAL,
+    patience: float = PATIENCE,
+    table: Table | None = None,
+) -> tuple[Snapshot, Diagnosis]:
+    """A snapshot and what it means. Says on stderr why it looks longer, when it does."""
+    from breakranks.reach.local import Session
+
+    say = Progress()
+    with Session(found, ranks=ranks) as session:
+        session.sample()
+        time.sleep(interval)
+        session.sample(native=native)
+        until = time.monotonic() + patience
+        while True:
+            snapshot = session.snapshot()
+            diagnosis = explain(snapshot, table)
+            left = until - time.monotonic()
+            if diagnosis.settled or left <= 0:
+                say.done()
+                return snapshot, diagnosis
+            say(f"watching {min(diagnosis.wait, left):.0f} s more: {diagnosis.why_not_settled}")
+            time.sleep(min(max(diagnosis.wait, interval), _LONGEST_STEP, left))
+            session.sample()
+
+
+class Progress:
+    """One line on a terminal's stderr, replaced as things go on; silent elsewhere."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stderr.isatty()
+        self._shown = False
+
+    def __call__(self, text: str) -> None:
+        if self._tty:
+            sys.stderr.write(f"\r\x1b[K{text[:100]}")
+            sys.stderr.flush()
+            self._shown = True
+
+    def done(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

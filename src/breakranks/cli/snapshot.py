@@ -1,0 +1,91 @@
+"""Keep what can be seen of a job in one file: stacks, process states, files, sockets, locks.
+
+Two samples are taken, the second with C frames, so that `why`, `stacks` and `ps` answer from the file as
+they would have here, on another machine, another day. Secrets in command lines are removed; environment
+variables are not kept.
+"""
+
+from __future__ import annotations
+
+import time
+
+from breakranks.cli import common
+from breakranks.errors import UsageError
+from breakranks.rankset import RankSet, ranks_text
+from breakranks.snapshot.model import Snapshot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from breakranks.jobs.find import FoundJob
+    from breakranks.show.style import Line
+
+EXAMPLES = """
+breakranks snapshot -o hang.brk          the job on this machine
+breakranks snapshot pid:4242 -o one.brk  any Python process
+breakranks why hang.brk                  explain it later, anywhere
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    common.add_target(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="the file to write (default: KEY.brk)")
+    parser.add_argument(
+        "--interval", metavar="S", type=float, default=1.0, help="seconds between the samples (default: 1)"
+    )
+    parser.add_argument("--no-native", action="store_true", help="without C frames: quicker")
+    common.add_output(parser, json=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0 <= args.interval <= 3600:
+        raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0 to 3600 seconds.")
+    target = common.resolve(args)
+    if isinstance(target, Snapshot):
+        raise UsageError(f"{args.target} is a snapshot already", f"Read it: breakranks why {args.target}")
+    ranks = common.ranks_of(target, args.rank)
+    snapshot = _look(target, ranks, args.interval, native=not args.no_native)
+
+    from breakranks.snapshot.file import save
+
+    path = args.output or f"{file_name(snapshot.job.key)}.brk"
+    size = save(snapshot, path)
+    look = common.look(args)
+    common.show(kept_lines(snapshot, path, size), look)
+    return 0
+
+
+def _look(found: FoundJob, ranks: RankSet | None, interval: float, *, native: bool) -> Snapshot:
+    from breakranks.reach.local import Session
+
+    with Session(found, ranks=ranks) as session:
+        session.sample()
+        time.sleep(interval)
+        session.sample(native=native)
+        return session.snapshot()
+
+
+def file_name(key: str) -> str:
+    """A job's key as the name of a file."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in key).lstrip(".") or "job"
+
+
+def kept_lines(snapshot: Snapshot, path: str, size: int) -> list[Line]:
+    """What is in the file now, and what is not."""
+    from breakranks.show.style import amount, count
+
+    ranks = RankSet(rank.rank for rank in snapshot.ranks)
+    stacks = count(len(snapshot.stacks) - 1, "different stack")
+    samples = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)
+    lines: list[Line] = [
+        (
+            f"kept {ranks_text(ranks)} of job {snapshot.job.key}: {count(samples, 'sample')}, {stacks}, "
+            f"{amount(size)} in ",
+            (path, "bold"),
+        )
+    ]
+    for missing in snapshot.missing:
+        lines.append((f"not in it: {ranks_text(RankSet.parse(missing.ranks))}, {missing.reason}",))
+    lines.append(("explain it anywhere: ", (f"breakranks why {path}", "bold")))
+    return lines

@@ -1,0 +1,72 @@
+"""The live view: one line a class of ranks, what moves and what stands, and the verdict as it forms.
+
+Leave with q or Ctrl-C. Without a terminal each refresh is printed below the last.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from breakranks.cli import common
+from breakranks.errors import UsageError
+from breakranks.snapshot.model import Snapshot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from breakranks.explain.model import Diagnosis
+
+EXAMPLES = """
+breakranks top                 the job on this machine
+breakranks top --interval 5    look every five seconds
+breakranks top --once          one look, printed plainly
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    common.add_target(parser)
+    parser.add_argument(
+        "--interval", metavar="S", type=float, default=2.0, help="seconds between looks (default: 2)"
+    )
+    parser.add_argument("--once", action="store_true", help="print one look and leave")
+    common.add_output(parser, json=False, full="whole paths")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0.2 <= args.interval <= 3600:
+        raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0.2 to 3600 seconds.")
+    target = common.resolve(args)
+    ranks = common.ranks_of(target, args.rank)
+
+    from breakranks.explain import explain
+    from breakranks.show import live
+
+    if isinstance(target, Snapshot):
+        look = common.look(args)
+        diagnosis = explain(target)
+        common.show(live.frame_lines(target, diagnosis, look), look)
+        return 1 if diagnosis.verdict is not None else 0
+
+    from breakranks.reach.local import Session
+
+    with Session(target, ranks=ranks) as session:
+        session.sample()
+        started = time.monotonic()
+
+        def take() -> tuple[Snapshot, Diagnosis]:
+            # The first frame needs a second sample, a moment after the first.
+            if session.sampled == 1:
+                time.sleep(max(0.0, min(1.0, args.interval) - (time.monotonic() - started)))
+            session.sample()
+            snapshot = session.snapshot(keep=2)
+            return snapshot, explain(snapshot)
+
+        return live.watch(
+            take,
+            stream=sys.stdout,
+            look=lambda: common.look(args),
+            interval=args.interval,
+            once=args.once,
+        )

@@ -1,0 +1,103 @@
+"""Why a job hangs: which rank broke ranks, where it is, what it waits for, and what to do.
+
+Looks twice at every rank, half a second apart, and longer where another look could change the answer: a
+rank that is merely slow, a sleep that ends soon. A healthy job gets no verdict.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from breakranks.cli import common
+from breakranks.errors import UsageError
+from breakranks.explain import explain
+from breakranks.snapshot.model import Snapshot, only
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from breakranks.explain.meanings import Table
+
+EXAMPLES = """
+breakranks why                        the job on this machine
+breakranks why --job torchrun-29500   this one of several
+breakranks why pid:4242,4243          any Python processes
+breakranks why --save hang.brk        keep what was seen
+breakranks why hang.brk               explain it later, anywhere
+breakranks why --json | jq .verdict   for programs
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    common.add_target(parser)
+    parser.add_argument("--save", metavar="FILE", help="keep what was seen in a snapshot file")
+    parser.add_argument(
+        "--interval", metavar="S", type=float, default=0.5, help="seconds between samples (default: 0.5)"
+    )
+    parser.add_argument(
+        "--patience",
+        metavar="S",
+        type=float,
+        default=12.0,
+        help="the longest to watch a job that may only be slow (default: 12)",
+    )
+    parser.add_argument("--no-native", action="store_true", help="without C frames: quicker, knows less")
+    parser.add_argument("--meanings", metavar="FILE", help="a TOML file of what frames of your own code mean")
+    common.add_output(parser, full="whole stacks and paths")
+
+
+def run(args: argparse.Namespace) -> int:
+    for name, value in (("--interval", args.interval), ("--patience", args.patience)):
+        if not 0 <= value <= 3600:
+            raise UsageError(f"{name} {value:g} is out of range", "Give 0 to 3600 seconds.")
+    table = meanings(args.meanings)
+    target = common.resolve(args)
+    ranks = common.ranks_of(target, args.rank)
+    if isinstance(target, Snapshot):
+        snapshot = only(target, ranks)
+        diagnosis = explain(snapshot, table)
+    else:
+        from breakranks.cli.settle import settle
+
+        snapshot, diagnosis = settle(
+            target,
+            ranks=ranks,
+            native=not args.no_native,
+            interval=args.interval,
+            patience=args.patience,
+            table=table,
+        )
+    if args.save:
+        from breakranks.snapshot.file import save
+
+        save(snapshot, args.save)
+    if args.json:
+        from breakranks.show.json import to_text, why_json
+
+        sys.stdout.write(to_text(why_json(snapshot, diagnosis)))
+    else:
+        from breakranks.show.verdict import why_lines
+
+        how = common.look(args)
+        common.show(why_lines(snapshot, diagnosis, how), how)
+    return 0 if diagnosis.verdict is None else 1
+
+
+def meanings(path: str | None) -> Table:
+    """The table of meanings, with the user's own rows if there are any."""
+    from breakranks.explain.meanings import Table, from_toml
+
+    if path is None:
+        return Table()
+    try:
+        import tomllib
+    except ImportError:
+        raise UsageError("--meanings needs Python 3.11 or newer", "Run breakranks with a newer Python.") from None
+    try:
+        with open(path, "rb") as file:
+            return Table(from_toml(tomllib.load(file)))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "Check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}", "See docs/why.md for an example.") from None

@@ -1,0 +1,197 @@
+"""From one thread's evidence to what it is doing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from breakranks.explain import words
+from breakranks.explain.meanings import GLOO_OPS, GLOO_WORK, PHRASES, Meaning, Table
+from breakranks.snapshot.code import innermost_own, is_own, native_tail
+from breakranks.snapshot.model import Call, Frame, Process, Sample, Snapshot, Thread
+
+_SLEEPS = frozenset({"clock_nanosleep", "nanosleep", "pause"})
+_READS = frozenset(
+    "read write pread64 pwrite64 readv writev preadv pwritev fsync fdatasync ftruncate fallocate splice sendfile"
+    " open openat stat lstat newfstatat fstat close rename unlink mkdir access msync sync syncfs ioctl".split()
+)
+_NETWORK = frozenset("connect accept accept4 sendto recvfrom sendmsg recvmsg".split())
+_WAITS = frozenset({"wait4", "waitid"})
+
+
+class Activity(NamedTuple):
+    """``word`` is a key of ``meanings.PHRASES``; ``op`` says which (``all_reduce``, ``FileBaton``).
+
+    ``where`` is the user's own innermost frame; ``about`` the file, socket or terminal it is blocked on;
+    ``context`` what the work is part of (loading data, checkpointing, backward).
+    """
+
+    word: str
+    op: str = ""
+    where: Frame | None = None
+    call: Call | None = None
+    about: str = ""
+    kind: str = ""
+    context: str = ""
+    tail: tuple[Frame, ...] = ()
+
+    @property
+    def phrase(self) -> str:
+        text = PHRASES.get(self.word, self.word).format(op=self.op or "…").replace(" (…)", "").replace("…", "it")
+        if self.about and self.word in ("io", "socket"):
+            text = f"{'reading or writing' if self.word == 'io' else 'waiting for'} {self.about}"
+        return f"{text}, {self.context}" if self.context and self.word not in ("compile",) else text
+
+
+class Reader:
+    """Reads threads of one snapshot. What a stack means is worked out once for every different stack."""
+
+    def __init__(self, snapshot: Snapshot, table: Table | None = None) -> None:
+        self._snapshot = snapshot
+        self._table = table or Table()
+        self._known: dict[tuple[int, int, str, int], Activity] = {}
+
+    def read(self, process: Process, sample: Sample, thread: Thread) -> Activity:
+        call = thread.call if thread.state != "R" else None
+        about, kind = self._about(process, call)
+        key = (thread.stack, thread.native, call.name if call else "", hash((about, kind)))
+        known = self._known.get(key)
+        if known is None:
+            frames = self._snapshot.stack(thread.stack)
+            merged = self._snapshot.stack(thread.native)
+            known = self._known[key] = self._work_out(frames, merged, thread, call, about, kind)
+        if known.word == "collective" and known.op in ("", "collective"):
+            known = known._replace(op=self._gloo_operation(sample) or "a collective")
+        return known._replace(call=call)
+
+    def _work_out(
+        self,
+        frames: tuple[Frame, ...],
+        merged: tuple[Frame, ...],
+        thread: Thread,
+        call: Call | None,
+        about: str,
+        kind: str,
+    ) -> Activity:
+        own = innermost_own(frames)
+        below, above = _split(frames)
+        tail = native_tail(merged)
+        context = self._context(above if below else frames)
+        base = Activity("unknown", "", own, call, about, kind, context, tail)
+        python = self._python(below)
+        native = self._native(tail)
+        if python is not None and python[0].weight >= 40:
+            meaning, frame = python
+            if meaning.activity in ("thread-wait", "helper-wait") and native is not None and native[0].weight >= 70:
+                return base._replace(word=native[0].activity, op=_operation(*native))
+            if kind == "tty" and call is not None and call.name in ("read", "poll", "select", "pselect6"):
+                return base._replace(word="prompt", op="input()" if meaning.activity != "prompt" else meaning.op)
+            return base._replace(word=meaning.activity, op=_operation(meaning, frame))
+        if native is not None:
+            meaning, frame = native
+            if meaning.activity != "thread-wait" or call is None or call.name == "futex":
+                return base._replace(word=meaning.activity, op=_operation(meaning, frame))
+        by_call = self._by_call(base, call)
+        if by_call is not None and not (python is not None and by_call.word in ("sleep", "thread-wait")):
+            if python is not None and by_call.word == "socket" and python[0].activity == "socket":
+                return by_call._replace(op=_operation(*python))
+            return by_call
+        if python is not None:
+            return base._replace(word=python[0].activity, op=_operation(*python))
+        if by_call is not None:
+            return by_call
+        if not frames:
+            return base
+        return base._replace(word="compute")
+
+    def _python(self, below: tuple[Frame, ...]) -> tuple[Meaning, Frame] | None:
+        """The weightiest meaning among the library frames below the user's own; outermost on a tie."""
+        best: tuple[Meaning, Frame] | None = None
+        for frame in below:
+            meaning = self._table.python(frame.function, frame.file)
+            if meaning is not None and (best is None or meaning.weight > best[0].weight):
+                best = (meaning, frame)
+        return best
+
+    def _native(self, tail: tuple[Frame, ...]) -> tuple[Meaning, Frame] | None:
+        best: tuple[Meaning, Frame] | None = None
+        for frame in tail:
+            meaning = self._table.native(frame.function)
+            if meaning is not None and (best is None or meaning.weight > best[0].weight):
+                best = (meaning, frame)
+        return best
+
+    def _context(self, frames: tuple[Frame, ...]) -> str:
+        best: Meaning | None = None
+        for frame in frames:
+            meaning = self._table.context(frame.function, frame.file)
+            if meaning is not None and (best is None or meaning.weight > best.weight):
+                best = meaning
+        return best.op if best is not None else ""
+
+    @staticmethod
+    def _by_call(base: Activity, call: Call | None) -> Activity | None:
+        """What the system call alone says, when no frame is known."""
+        if call is None:
+            return None
+        if call.name in _SLEEPS or (call.name in ("select", "pselect6") and call.fd < 0 and call.left is not None):
+            return base._replace(word="sleep", op="sleep")
+        if call.name in ("flock", "fcntl"):
+            return base._replace(word="file-lock", op=call.name)
+        if call.name in _WAITS:
+            return base._replace(word="subprocess", op="waitpid")
+        if base.kind == "tty" and call.name in ("read", "poll", "select", "pselect6", "ppoll"):
+            return base._replace(word="prompt", op="the terminal")
+        if base.kind == "socket" or call.name in _NETWORK:
+            return base._replace(word="socket", op=call.name)
+        if call.name in _READS or (base.about and call.name in ("poll", "ppoll", "select", "pselect6")):
+            return base._replace(word="io", op=call.name)
+        if call.name == "futex":
+            return base._replace(word="thread-wait", op="lock")
+        if call.name in ("epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6"):
+            return base._replace(word="socket", op=call.name)
+        return None
+
+    def _gloo_operation(self, sample: Sample) -> str:
+        for thread in sample.threads:
+            if not thread.python and thread.native:
+                for frame in self._snapshot.stack(thread.native):
+                    match = GLOO_WORK.match(frame.function)
+                    if match:
+                        return GLOO_OPS.get(match[1], match[1].lower())
+        return ""
+
+    @staticmethod
+    def _about(process: Process, call: Call | None) -> tuple[str, str]:
+        """What a call's descriptor is: a path, a peer's address, a pipe."""
+        if call is None or call.fd < 0:
+            return "", ""
+        for file in process.files:
+            if file.fd == call.fd:
+                return file.path, file.kind
+        for socket in process.sockets:
+            if socket.fd == call.fd:
+                other = socket.peer or (f"a connection to {socket.local}" if socket.local else "a socket")
+                return other, "socket"
+        return "", ""
+
+
+def _split(frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+    """Frames below the user's innermost own frame, and the rest. With no own frame all are below."""
+    for index in range(len(frames) - 1, -1, -1):
+        if is_own(frames[index].file):
+            return frames[index + 1 :], frames[: index + 1]
+    return frames, ()
+
+
+def _operation(meaning: Meaning, frame: Frame) -> str:
+    if meaning.op:
+        return meaning.op
+    name = frame.function
+    for prefix in ("PMPI_", "MPI_"):
+        if name.startswith(prefix):
+            return f"MPI_{name.removeprefix(prefix)}"
+    if "::SendWork" in name:
+        return "send"
+    if "::RecvWork" in name:
+        return "recv"
+    return words.base(name.replace("::", "/"))

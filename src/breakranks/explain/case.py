@@ -1,0 +1,134 @@
+"""Everything that the rules may ask, worked out once: looks, who waits for whom, how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from breakranks.explain.activity import Reader
+from breakranks.explain.look import Look, look
+from breakranks.explain.meanings import PEER, Table
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import FileLock, Frame, Rank, Snapshot, family
+
+HELD_BY_RANK = "held-by-rank"
+
+
+class Node(NamedTuple):
+    """Ranks that do the same thing in the same place, and the ranks that they wait for.
+
+    ``reason`` says by what they wait: an activity of ``PEER``, or a lock that another rank holds.
+    """
+
+    ranks: RankSet
+    waits: RankSet
+    reason: str
+    op: str
+    where: Frame | None
+    look: Look
+
+
+class Case:
+    """One snapshot, prepared for the rules."""
+
+    def __init__(self, snapshot: Snapshot, table: Table | None = None) -> None:
+        self.snapshot = snapshot
+        self.reader = Reader(snapshot, table)
+        self.ranks: dict[int, Rank] = {rank.rank: rank for rank in snapshot.ranks}
+        self.looks = _looks(snapshot, self.reader)
+        self.seen = RankSet(self.ranks)
+        self.gone = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason in ("exited", "absent")))
+        self.unseen = RankSet.parse(",".join(m.ranks for m in snapshot.missing)) - self.seen
+        self.dead = RankSet(r for r, one in self.looks.items() if one.state in ("Z", "X"))
+        self.by_pid = {
+            process.pid: rank.rank for rank in snapshot.ranks for process in family(rank.process) if process.pid
+        }
+        self.nodes = self._nodes()
+
+    @property
+    def world(self) -> RankSet:
+        return self.seen | self.gone
+
+    def look_of(self, ranks: RankSet) -> Look:
+        return self.looks[ranks.first]
+
+    def who(self, ranks: RankSet) -> str:
+        """``rank 13 (node-5, pid 4242)``: the host only where there are several."""
+        if len(ranks) != 1:
+            return f"ranks {ranks}"
+        rank = self.ranks.get(ranks.first)
+        if rank is None:
+            return f"rank {ranks}"
+        host = f"{rank.host}, " if len(self.snapshot.hosts) > 1 else ""
+        return f"rank {ranks} ({host}pid {rank.process.pid})"
+
+    def stands(self, ranks: RankSet) -> float:
+        """For how long at least one of these has been where it is."""
+        return max((self.looks[rank].stands for rank in ranks if rank in self.looks), default=0.0)
+
+    def lock_holder(self, one: Look) -> tuple[FileLock | None, int | None]:
+        """The lock that a rank waits for, and the rank that holds it, if one does."""
+        if one.activity.word != "file-lock":
+            return None, None
+        for lock in one.process.locks:
+            if lock.kind == "gone":
+                continue
+            holder = self.by_pid.get(lock.holder) if lock.holder else None
+            return lock, holder if holder != self.by_pid.get(one.process.pid) else None
+        return None, None
+
+    def _nodes(self) -> list[Node]:
+        groups: dict[object, list[int]] = {}
+        for rank, one in self.looks.items():
+            groups.setdefault(self._key(rank, one), []).append(rank)
+        return [self._node(RankSet(ranks)) for ranks in groups.values()]
+
+    def _key(self, rank: int, one: Look) -> object:
+        where = one.where
+        place = (where.function, where.file, where.line) if where is not None else None
+        peer = self.peer(one)
+        _, holder = self.lock_holder(one)
+        return one.state in "TtZX", one.activity.word, one.activity.op, place, peer, holder, one.activity.about
+
+    def _node(self, ranks: RankSet) -> Node:
+        one = self.look_of(ranks)
+        activity = one.activity
+        waits = RankSet()
+        reason = activity.word
+        if one.state in ("T", "t", "Z", "X"):
+            reason = "stopped"
+        elif activity.word == "p2p":
+            peer = self.peer(one)
+            waits = RankSet([peer]) if peer is not None and peer in self.world else self.world - ranks
+        elif activity.word in PEER:
+            waits = self.world - ranks
+        elif activity.word == "file-lock":
+            _, holder = self.lock_holder(one)
+            if holder is not None and holder not in ranks:
+                waits, reason = RankSet([holder]), HELD_BY_RANK
+        return Node(ranks, waits, reason, activity.op, activity.where, one)
+
+    @staticmethod
+    def peer(one: Look) -> int | None:
+        """The rank at the other end of a send or recv, from its own arguments."""
+        if one.activity.word != "p2p" or one.thread is None:
+            return None
+        for function in ("recv", "send", "recv_object_list", "send_object_list"):
+            for name in ("src", "dst", "group_src", "group_dst"):
+                text = one.thread.hints.get(f"{function}.{name}", "")
+                if text.isdigit():
+                    return int(text)
+        return None
+
+    def roots(self) -> Iterator[Node]:
+        """Nodes that wait for no rank."""
+        for node in self.nodes:
+            if not node.waits:
+                yield node
+
+    def waiting(self) -> list[Node]:
+        return [node for node in self.nodes if node.waits]
+
+
+def _looks(snapshot: Snapshot, reader: Reader) -> dict[int, Look]:
+    return {rank.rank: look(snapshot, reader, rank.process) for rank in snapshot.ranks}

@@ -1,0 +1,133 @@
+"""From a case to a diagnosis: which findings hold, which of them is the verdict."""
+
+from __future__ import annotations
+
+from breakranks.explain import words
+from breakranks.explain.case import Case, Node
+from breakranks.explain.meanings import PEER, Table
+from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
+from breakranks.explain.rules import peers, reason_for
+from breakranks.explain.rules.peers import Proposal
+from breakranks.explain.rules.reason import SLOW, Reason
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import Snapshot
+
+# Kinds that say nothing unless somebody waits: every healthy job computes.
+_ONLY_WITH_VICTIMS = frozenset({"straggler", "busy-loop", "compile-wait"})
+# Without victims these count only after a longer look: a healthy job does them too.
+_WEAK_ALONE = frozenset({"socket-wait", "blocked-io", "subprocess-wait", "data-loading", "lock-held", "thread-deadlock"})
+
+
+def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
+    """What is wrong with the job, with proof; or that nothing is.
+
+    When a longer look could change the answer, ``settled`` is False and ``wait`` says how long: take another
+    sample and ask again.
+    """
+    case = Case(snapshot, table)
+    classes = tuple(_class(case, node) for node in sorted(case.nodes, key=lambda node: node.ranks.first))
+    proposals = _propose(case)
+    held = [one for one in proposals if _standing(case, one) >= one.needs]
+    if held:
+        best = max(held, key=lambda one: _rank(case, one))
+        findings = _findings(case, best, held)
+        return Diagnosis(best.finding, findings, classes)
+    if proposals and not _progress(case):
+        wait = min(one.needs - _standing(case, one) for one in proposals)
+        first = min(proposals, key=lambda one: one.needs)
+        return Diagnosis(None, (), classes, False, max(0.1, wait), first.finding.summary)
+    return Diagnosis(None, _informational(case), classes)
+
+
+def _propose(case: Case) -> list[Proposal]:
+    waiting = case.waiting()
+    roots = list(case.roots())
+    found = peers.gone(case, waiting)
+    unexplained: list[Node] = []
+    by_cause: dict[tuple[str, str, object], tuple[RankSet, Reason]] = {}
+    for node in roots:
+        reason = reason_for(case, node.look)
+        if reason is None:
+            unexplained.append(node)
+            continue
+        if not waiting and (reason.kind in _ONLY_WITH_VICTIMS):
+            continue
+        if not waiting and reason.kind in _WEAK_ALONE:
+            reason = reason._replace(needs=max(reason.needs, SLOW))
+        key = (reason.kind, node.look.activity.about, reason.where)
+        ranks, first = by_cause.get(key, (RankSet(), reason))
+        by_cause[key] = (ranks | node.ranks, first)
+    for ranks, reason in by_cause.values():
+        found.append(peers.with_reason(case, ranks, reason, waiting))
+    plain = peers.plain(case, unexplained, waiting)
+    if plain is not None:
+        found.append(plain)
+    if not roots and not case.gone:
+        cycle = peers.deadlock(case, waiting)
+        if cycle is not None:
+            found.append(cycle)
+    return found
+
+
+def _standing(case: Case, one: Proposal) -> float:
+    """For how long this has held: the longest that a rank of it stands, unless a victim just moved."""
+    if any(case.looks[rank].stands <= 0 for rank in one.victims if rank in case.looks):
+        return 0.0 if one.needs else -1.0
+    return case.stands(one.culprits | one.victims)
+
+
+def _progress(case: Case) -> bool:
+    """Ranks that wait for ranks were seen to come out and wait again: the job moves."""
+    return any(node.look.moved and node.look.moves > 1 for node in case.waiting())
+
+
+def _rank(case: Case, one: Proposal) -> tuple[bool, bool, bool, float]:
+    """What makes one finding the verdict: it never passes by itself, it is certain, others wait for it."""
+    return (
+        one.needs <= 1.0,
+        bool(one.victims),
+        one.finding.confidence == CERTAIN,
+        case.stands(one.culprits),
+    )
+
+
+def _findings(case: Case, best: Proposal, held: list[Proposal]) -> tuple[Finding, ...]:
+    findings = [best.finding]
+    implied = peers.missing_too(case, best, case.waiting())
+    if implied is not None:
+        findings.append(implied)
+    findings.extend(one.finding for one in held if one is not best)
+    return tuple(findings)
+
+
+def _informational(case: Case) -> tuple[Finding, ...]:
+    moving = RankSet(rank for rank, one in case.looks.items() if one.moved or one.busy > 0.05)
+    if not moving:
+        return ()
+    return (
+        Finding(
+            "moving", "", "", CERTAIN,
+            f"{'all' if moving == case.seen else len(moving)} of {len(case.seen)} ranks move; nothing stands in their way",
+            informational=True,
+        ),
+    )  # fmt: skip
+
+
+def _class(case: Case, node: Node) -> Class:
+    one = node.look
+    frames = case.snapshot.stack(one.thread.stack) if one.thread is not None else ()
+    label = one.activity.phrase
+    if one.state in "TtZX":
+        label = {"T": "stopped", "t": "stopped by a debugger", "Z": "dead (zombie)", "X": "gone"}[one.state]
+    if one.activity.word == "sleep" and one.left is not None:
+        label = f"sleeping, {words.duration(one.left)} left"
+    return Class(
+        str(node.ranks),
+        one.activity.word,
+        label,
+        frames,
+        one.state,
+        one.moved or (one.busy >= 0.05 and one.activity.word not in PEER),
+        case.stands(node.ranks),
+        words.where(one.where),
+    )

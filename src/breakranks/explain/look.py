@@ -1,0 +1,186 @@
+"""One rank: what it is doing, whether it stands or moves, and for how long.
+
+Two samples at the least. Between them lies a span in which nothing of ours touched the process: a thread
+that used no CPU in it did not run at all. Together with the time since it last ran before we came, that
+tells a rank that hangs from one that was merely seen twice at the same line.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from breakranks.explain.activity import Activity, Reader
+from breakranks.explain.meanings import PEER
+from breakranks.snapshot.code import is_own
+from breakranks.snapshot.model import Frame, Process, Sample, Snapshot, Thread
+
+BUSY = 0.5
+_POLLING = 0.03
+_ACTIVE_FIRST = (*sorted(PEER), "prompt", "file-lock", "subprocess", "data-loading", "helper-wait", "compile", "io",
+                 "socket", "checkpoint", "compute", "gc", "import", "sleep")  # fmt: skip
+_PASSIVE = frozenset({"thread-wait", "idle", "event-loop", "exit", "gil-wait", "unknown"})
+
+
+class Look(NamedTuple):
+    """What is known of one process.
+
+    ``thread`` is the one that matters: the main thread, or the one that the main thread waits for, and then
+    ``via`` is what the main thread does. ``stands`` is for how many seconds it has been where it is, as far
+    as that can be known; 0 when it moved. ``busy`` is the share of a CPU that the thread used.
+    """
+
+    process: Process
+    activity: Activity
+    thread: Thread | None
+    via: Activity | None
+    threads: tuple[tuple[Thread, Activity], ...]
+    stands: float
+    moved: bool
+    still: bool
+    busy: float
+    functions: frozenset[str]
+    moves: int = 0
+
+    @property
+    def where(self) -> Frame | None:
+        return self.activity.where
+
+    @property
+    def state(self) -> str:
+        return self.process.state
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the thread's own sleep or timeout ends."""
+        return self.thread.call.left if self.thread is not None and self.thread.call is not None else None
+
+
+def look(snapshot: Snapshot, reader: Reader, process: Process) -> Look:
+    """Look at one process. Costs a few dictionary look-ups once its stacks have been seen before."""
+    sample = next((s for s in reversed(process.samples) if s.threads), None)
+    if sample is None:
+        return Look(process, Activity("unknown"), None, None, (), 0.0, False, False, 0.0, frozenset())
+    deep = _deepest(process.samples, sample)
+    threads = tuple((thread, reader.read(process, deep, thread)) for thread in deep.threads if _worth(thread, deep))
+    thread, activity, via = _choose(threads)
+    if thread is None:
+        return Look(process, Activity("unknown"), None, None, threads, 0.0, False, False, 0.0, frozenset())
+    moved, still, stands, busy = _movement(snapshot, process.samples, thread.tid, activity)
+    functions = frozenset(_own_function(snapshot, one.stack) for one in _of(process.samples, thread.tid))
+    moves = _moves(snapshot, process.samples, thread.tid, activity)
+    return Look(process, activity, thread, via, threads, stands, moved, still, busy, functions, moves)
+
+
+def _worth(thread: Thread, sample: Sample) -> bool:
+    return thread.python or thread.tid == sample.threads[0].tid
+
+
+def _deepest(samples: tuple[Sample, ...], last: Sample) -> Sample:
+    """The newest sample, with the native stacks of an earlier one where the thread has not moved since."""
+    native: dict[int, Thread] = {}
+    for sample in samples:
+        for thread in sample.threads:
+            if thread.native:
+                native[thread.tid] = thread
+    merged = []
+    for thread in last.threads:
+        other = native.get(thread.tid)
+        if not thread.native and other is not None and other.stack == thread.stack:
+            thread = Thread(
+                thread.tid, thread.name, thread.stack, other.native, thread.state, thread.python, thread.gil,
+                thread.call, thread.ran, thread.switches, thread.idle, thread.hints,
+            )  # fmt: skip
+        merged.append(thread)
+    return Sample(
+        last.time, last.state, last.cpu, last.read_bytes, last.write_bytes, tuple(merged), last.quiet, last.quiet_ran
+    )
+
+
+def _choose(
+    threads: tuple[tuple[Thread, Activity], ...],
+) -> tuple[Thread | None, Activity, Activity | None]:
+    """The thread that says why the process is where it is."""
+    if not threads:
+        return None, Activity("unknown"), None
+    main, activity = threads[0]
+    if activity.word not in ("thread-wait", "exit", "event-loop", "unknown"):
+        return main, activity, None
+    others = [(t, a) for t, a in threads[1:] if a.word not in _PASSIVE]
+    if activity.word == "thread-wait" and activity.op in ("lock", "logging lock", "import lock"):
+        # A thread that also waits for a lock matters more than one that sleeps in the background.
+        waiting = [a for _, a in threads[1:] if a.word == "thread-wait" and a.op == activity.op]
+        if waiting:
+            return main, activity, None
+    if not others:
+        return main, activity, None
+    best, its = min(others, key=lambda pair: _ACTIVE_FIRST.index(pair[1].word) if pair[1].word in _ACTIVE_FIRST else 99)
+    return best, its, activity
+
+
+def _of(samples: tuple[Sample, ...], tid: int) -> list[Thread]:
+    return [thread for sample in samples for thread in sample.threads if thread.tid == tid]
+
+
+def _movement(
+    snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: Activity
+) -> tuple[bool, bool, float, float]:
+    """Whether the thread moved, whether it never ran, for how long it stands, its share of a CPU."""
+    seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
+    if not seen:
+        return False, False, 0.0, 0.0
+    span = seen[-1][0].time - seen[0][0].time
+    busy = (seen[-1][1].ran - seen[0][1].ran) / 1e9 / span if span > 0 else 0.0
+    quiet = [tid in sample.quiet_ran for sample, _ in seen if sample.quiet_ran is not None and sample.quiet > 0.05]
+    still = bool(quiet) and not any(quiet)
+    begin = _since(snapshot, seen, activity)
+    if begin == len(seen) - 1 and len(seen) > 1:
+        return True, False, 0.0, busy
+    moved = begin > 0
+    if activity.word in PEER and not moved and any(quiet) and busy < BUSY and _blocks(seen[-1][1]):
+        # Blocked without a timeout, and yet it ran: it was let go and came back. It moves.
+        return True, False, 0.0, busy
+    first_sample, first = seen[begin]
+    before = (first.idle or 0.0) if begin == 0 else 0.0
+    return moved, still, before + seen[-1][0].time - first_sample.time, busy
+
+
+def _blocks(thread: Thread) -> bool:
+    return thread.call is not None and thread.call.name == "futex" and thread.call.left is None
+
+
+def _since(snapshot: Snapshot, seen: list[tuple[Sample, Thread]], activity: Activity) -> int:
+    """The index of the sample since which the thread has been where it is now."""
+    last = _mark(snapshot, seen[-1][1], activity)
+    index = len(seen) - 1
+    while index > 0 and _mark(snapshot, seen[index - 1][1], activity) == last:
+        index -= 1
+    return index
+
+
+def _moves(snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: Activity) -> int:
+    """In how many of the spans between samples the thread went somewhere else, or was let go and came back."""
+    seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
+    count = 0
+    for (_, before), (sample, after) in zip(seen, seen[1:], strict=False):
+        woken = sample.quiet_ran is not None and tid in sample.quiet_ran and _blocks(after)
+        if woken or _mark(snapshot, before, activity) != _mark(snapshot, after, activity):
+            count += 1
+    return count
+
+
+def _mark(snapshot: Snapshot, thread: Thread, activity: Activity) -> object:
+    """What must stay the same for a thread to count as standing.
+
+    For one that waits, the whole stack and the loop counters of its frames. For one that computes or
+    polls, only where in the user's own code it is: the lines below are expected to change.
+    """
+    if activity.word in PEER:
+        return thread.stack, tuple(sorted(thread.hints.items()))
+    return tuple((f.function, f.file) for f in snapshot.stack(thread.stack) if is_own(f.file))
+
+
+def _own_function(snapshot: Snapshot, row: int) -> str:
+    for frame in reversed(snapshot.stack(row)):
+        if is_own(frame.file):
+            return f"{frame.function}:{frame.file}"
+    return ""

@@ -1,0 +1,139 @@
+"""subprocess-wait, compile-wait, socket-wait, blocked-io: something outside the job is awaited."""
+
+from __future__ import annotations
+
+from breakranks.explain import words
+from breakranks.explain.case import Case
+from breakranks.explain.look import Look
+from breakranks.explain.model import CERTAIN, LIKELY
+from breakranks.explain.rules.reason import PATIENCE, SLOW, Reason
+from breakranks.snapshot.model import Process, Socket, family
+
+
+def reason(case: Case, one: Look) -> Reason | None:
+    rule = {
+        "subprocess": _subprocess,
+        "compile": _compile,
+        "socket": _socket,
+        "io": _io,
+        "checkpoint": _io,
+    }.get(one.activity.word)
+    if one.activity.word not in ("subprocess", "compile", "socket") and one.state == "D":
+        rule = _io
+    return rule(one) if rule is not None else None
+
+
+def _children(one: Look) -> list[Process]:
+    return [p for p in family(one.process) if p.pid != one.process.pid and "resource_tracker" not in " ".join(p.command)]
+
+
+def _subprocess(one: Look) -> Reason:
+    if "C++ extension" in one.activity.context:
+        return _compile(one)
+    children = _children(one)
+    if not children:
+        return Reason(
+            "subprocess-wait",
+            f"waits for a subprocess in {words.place(one.where)}, and has none any more",
+            ("it has no child process: what it started has ended, or handed its pipe to a process of its own",),
+            (f"ls -l /proc/{one.process.pid}/fd",),
+            LIKELY, PATIENCE, one.where, "its stack shows the wait",
+        )  # fmt: skip
+    child = children[-1]
+    state = {"T": "stopped", "Z": "dead", "D": "in an uninterruptible wait"}.get(child.state, "")
+    moving = child.cpu_percent > 20
+    command = words.command(child.command or (child.name,))
+    return Reason(
+        "subprocess-wait",
+        f"waits for its subprocess {child.pid} ({command}){', which is ' + state if state else ''}, "
+        f"in {words.place(one.where)}",
+        (
+            f"subprocess {child.pid}: {command}",
+            f"state {child.state}, {child.cpu_percent:.0f} % CPU"
+            + (f", waits in {child.wchan}" if child.wchan else ""),
+        ),
+        (f"kill {child.pid}  # if it is not wanted any more",),
+        LIKELY if moving else CERTAIN,
+        SLOW if moving else PATIENCE,
+        one.where,
+        "its stack and its child show it",
+    )
+
+
+def _compile(one: Look) -> Reason:
+    children = _children(one)
+    child = max(children, key=lambda p: p.cpu_percent, default=None)
+    what = f", process {child.pid} ({words.command(child.command or (child.name,), 60)})" if child is not None else ""
+    return Reason(
+        "compile-wait",
+        f"is compiling ({one.activity.op or one.activity.context}{what}), in {words.place(one.where)}",
+        (f"{child.pid} uses {child.cpu_percent:.0f} % CPU" if child is not None else "it compiles in its own process",),
+        ("wait for it, or build once before the job starts",),
+        LIKELY,
+        PATIENCE,
+        one.where,
+        "its stack is in the compiler",
+    )
+
+
+def _socket(one: Look) -> Reason | None:
+    call = one.activity.call
+    fd = call.fd if call is not None else -1
+    found = next((s for s in one.process.sockets if s.fd == fd), None)
+    if found is not None and found.status == "listening":
+        return None  # a server that waits for clients is idle, not stuck
+    peer = _peer(found, one)
+    queues = (
+        (f"{found.protocol} {found.local} to {found.peer}, {found.status}, "
+         f"{found.send_queue} bytes unsent, {found.receive_queue} unread",)
+        if found is not None and found.peer
+        else ()
+    )  # fmt: skip
+    return Reason(
+        "socket-wait",
+        f"waits for an answer from {peer}, in {words.place(one.where)}",
+        (*queues, f"blocked in {call.name}" if call is not None else "its stack is in network code"),
+        (f"breakranks stacks pid:{one.process.pid} --native",),
+        CERTAIN if found is not None and found.peer else LIKELY,
+        PATIENCE,
+        one.where,
+        "the socket it reads is known" if found is not None else "its stack shows the wait",
+    )
+
+
+def _peer(found: Socket | None, one: Look) -> str:
+    if found is None or not found.peer:
+        return one.activity.about or "the network"
+    if found.peer_pid:
+        return f"{found.peer} (process {found.peer_pid}, {words.command(found.peer_command, 60)})"
+    return found.peer
+
+
+def _io(one: Look) -> Reason | None:
+    activity = one.activity
+    call = activity.call
+    samples = one.process.samples
+    moved = samples[-1].read_bytes - samples[0].read_bytes + samples[-1].write_bytes - samples[0].write_bytes
+    if one.state != "D" and not activity.about and activity.word != "io":
+        return None
+    what = activity.about or "a file"
+    verb = "writing" if call is not None and "write" in call.name else "reading"
+    if call is not None and call.name in ("open", "openat"):
+        verb = "opening"
+    span = samples[-1].time - samples[0].time
+    state = "uninterruptible wait, state D" if one.state == "D" else f"state {one.state}"
+    steady = moved > 65536 and one.moved
+    return Reason(
+        "blocked-io",
+        f"is {verb} {what} ({state}), in {words.place(one.where)}",
+        (
+            f"blocked in {call.name if call is not None else 'the kernel'}"
+            + (f", kernel function {one.process.wchan}" if one.process.wchan else ""),
+            f"{moved:,} bytes moved in {words.duration(span)}" if moved > 4096 else f"no bytes moved in {words.duration(span)}",
+        ),
+        (f"ls -l /proc/{one.process.pid}/fd",),
+        LIKELY if steady else CERTAIN,
+        SLOW if steady else PATIENCE,
+        one.where,
+        "its system call names the file",
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""gil-held: C code keeps the interpreter's lock, so no Python can run in that process."""
+
+from __future__ import annotations
+
+from breakranks.explain import words
+from breakranks.explain.case import Case
+from breakranks.explain.look import BUSY, Look
+from breakranks.explain.model import CERTAIN, LIKELY
+from breakranks.explain.rules.reason import PATIENCE, Reason
+from breakranks.snapshot.code import innermost_own
+from breakranks.snapshot.model import Thread
+
+_OWN_CODE = ("libpython", "/python", "libc.so", "libpthread", "ld-linux", "linux-vdso")
+
+
+def reason(case: Case, one: Look) -> Reason | None:
+    holder = _holder(one)
+    if holder is None:
+        return None
+    tail = next((a.tail for t, a in one.threads if t.tid == holder.tid), ())
+    foreign = [frame for frame in tail if not any(part in frame.file for part in _OWN_CODE)]
+    blocked = holder.state in "SD" and holder.call is not None
+    busy = one.busy >= BUSY and bool(foreign)
+    if not (blocked or busy):
+        return None
+    frame = innermost_own(case.snapshot.stack(holder.stack))
+    inside = foreign[0].function if foreign else (tail[0].function if tail else "C code")
+    waiters = sum(1 for _, activity in one.threads if activity.word == "gil-wait")
+    how = f"blocked in {holder.call.name}" if blocked and holder.call is not None else "computing"
+    evidence = [
+        f"thread {holder.name} holds the GIL in every sample, {how}",
+        f"C frames: {' > '.join(f.function for f in tail[-6:])}" if tail else "no C frames could be read",
+    ]
+    if waiters:
+        evidence.append(f"{waiters} other thread{'s' if waiters > 1 else ''} of the process wait for it")
+    return Reason(
+        "gil-held",
+        f"holds the GIL in C code ({inside}), called from {words.place(frame)}; no Python can run in it",
+        tuple(evidence),
+        (f"breakranks stacks pid:{one.process.pid} --native --threads",),
+        CERTAIN if blocked else LIKELY,
+        PATIENCE,
+        frame,
+        "a thread that sleeps must not hold the GIL" if blocked else "it held the GIL each time we looked",
+    )
+
+
+def _holder(one: Look) -> Thread | None:
+    """The thread that held the GIL in every sample."""
+    samples = [sample for sample in one.process.samples if sample.threads]
+    if len(samples) < 2:
+        return None
+    holders = [next((t for t in sample.threads if t.gil), None) for sample in samples]
+    first = holders[0]
+    if first is None or any(h is None or h.tid != first.tid or h.stack != first.stack for h in holders):
+        return None
+    return holders[-1]

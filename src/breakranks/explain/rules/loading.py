@@ -1,0 +1,150 @@
+"""data-loading, helper-dead: a rank waits for a process that it started to work for it."""
+
+from __future__ import annotations
+
+from breakranks.explain import words
+from breakranks.explain.case import Case
+from breakranks.explain.look import Look, look
+from breakranks.explain.model import CERTAIN, GUESS, LIKELY
+from breakranks.explain.rules import stopped
+from breakranks.explain.rules.reason import AT_ONCE, PATIENCE, SLOW, Reason
+from breakranks.snapshot.model import Process, family
+
+_SERVANTS = ("resource_tracker", "forkserver")
+
+
+def reason(case: Case, one: Look) -> Reason | None:
+    if one.activity.word not in ("data-loading", "helper-wait"):
+        return None
+    helpers = [child for child in _helpers(one.process) if not any(s in " ".join(child.command) for s in _SERVANTS)]
+    looks = [(child, look(case.snapshot, case.reader, child)) for child in helpers]
+    return (
+        _dead(case, one, looks)
+        or _stuck(case, one, looks)
+        or _lost_task(one, looks)
+        or _nobody(one, looks)
+        or _waiting(one, looks)
+    )
+
+
+def _helpers(process: Process) -> list[Process]:
+    return [child for child in family(process) if child.pid != process.pid]
+
+
+def _doing(one: Look) -> str:
+    return "loading data" if one.activity.word == "data-loading" else f"in {one.activity.op}"
+
+
+def _dead(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
+    dead = [child for child, _ in looks if child.state in "ZX"]
+    if not dead:
+        return None
+    pid = dead[0].pid
+    names = words.listed([f"{child.pid}" for child in dead])
+    return Reason(
+        "helper-dead",
+        f"waits ({_doing(one)}) for its helper process {names}, which is dead, in {words.place(one.where)}",
+        (f"process {names} is a zombie: it ended and {one.process.pid} has not taken note",
+         *stopped.oom_evidence(case, pid)),
+        (f"dmesg | grep -i 'killed process {pid}'",),
+        CERTAIN if len(dead) == len(looks) else LIKELY,
+        AT_ONCE,
+        one.where,
+        "the kernel says that the helper is dead",
+    )  # fmt: skip
+
+
+def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
+    """A helper that stands somewhere: its own stack is the proof."""
+    kind = "data-loading"
+    for child, its in looks:
+        if child.state in "Tt":
+            return Reason(
+                kind,
+                f"waits ({_doing(one)}) for its helper process {child.pid}, which is stopped (state {child.state})",
+                (f"helper {child.pid} is in state {child.state}",),
+                (f"kill -CONT {child.pid}",),
+                CERTAIN, AT_ONCE, one.where, "the kernel says that the helper is stopped",
+            )  # fmt: skip
+    working = [(child, its) for child, its in looks if its.activity.word not in ("idle", "unknown") and child.python]
+    if not working:
+        return None
+    child, its = max(working, key=lambda pair: pair[1].stands)
+    moving = its.moved or its.busy > 0.5
+    evidence = [
+        f"helper {child.pid} is {its.activity.phrase}, in {words.place(its.where)}"
+        + (f", for {words.duration(its.stands)}" if its.stands >= 1 else ""),
+    ]
+    if its.activity.word == "thread-wait" and sum(1 for t, _ in its.threads if t.python) == 1:
+        evidence.append(
+            "it waits for a lock and has no other thread: the lock was held by a thread of its parent when it was forked"
+        )
+    if one.activity.word == "helper-wait" and its.activity.word == "thread-wait":
+        kind = "thread-deadlock"
+    return Reason(
+        kind,
+        f"waits ({_doing(one)}) for its helper process {child.pid}, which is {its.activity.phrase} "
+        f"in {words.place(its.where)}",
+        tuple(evidence),
+        (f"breakranks stacks pid:{child.pid} --native",),
+        LIKELY if moving or one.activity.word == "helper-wait" else CERTAIN,
+        SLOW if moving else PATIENCE,
+        its.where or one.where,
+        "the helper's own stack shows it",
+    )
+
+
+def _lost_task(one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
+    """A pool whose workers are all idle while the parent waits: a worker died with the task in its hands."""
+    if one.activity.word != "helper-wait" or not looks:
+        return None
+    if any(its.activity.word not in ("idle", "unknown", "helper-wait", "thread-wait") for _, its in looks):
+        return None
+    starts = sorted(child.started for child, _ in looks)
+    late = starts[-1] - starts[0] > 1.0
+    evidence = [f"all {len(looks)} helpers are idle, waiting for work"]
+    if late:
+        evidence.append(
+            f"one of them started {words.duration(starts[-1] - starts[0])} after the first: it replaced one that died"
+        )
+    return Reason(
+        "helper-dead",
+        f"waits in {one.activity.op} for a result that no helper is working on, in {words.place(one.where)}: "
+        "a helper died and its task is lost",
+        tuple(evidence),
+        ("dmesg | grep -i 'killed process'",),
+        LIKELY if late else GUESS,
+        PATIENCE,
+        one.where,
+        "every helper is idle" + (", and one was replaced" if late else ""),
+    )
+
+
+def _nobody(one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
+    if looks:
+        return None
+    return Reason(
+        "helper-dead",
+        f"waits {_doing(one)} in {words.place(one.where)}, but has no helper process any more",
+        (f"process {one.process.pid} has no children",),
+        ("dmesg | grep -i 'killed process'",),
+        LIKELY,
+        PATIENCE,
+        one.where,
+        "nobody is left who could answer",
+    )
+
+
+def _waiting(one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
+    commands = words.listed(sorted({words.command(child.command or (child.name,), 60) for child, _ in looks})[:3])
+    kind = "data-loading" if one.activity.word == "data-loading" else "subprocess-wait"
+    return Reason(
+        kind,
+        f"waits {_doing(one)} in {words.place(one.where)}",
+        (f"its helpers: {commands}",),
+        (f"breakranks stacks pid:{one.process.pid} --threads",),
+        LIKELY,
+        PATIENCE,
+        one.where,
+        "its stack shows the wait",
+    )

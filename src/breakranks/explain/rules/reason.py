@@ -1,0 +1,30 @@
+"""What a rule says of one rank that waits for no other rank."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from breakranks.explain.model import LIKELY
+from breakranks.snapshot.model import Frame
+
+# For how many seconds ranks must have stood before a cause that healthy jobs show too is called a hang.
+AT_ONCE = 0.0
+PATIENCE = 4.0
+SLOW = 10.0
+
+
+class Reason(NamedTuple):
+    """Why a rank is where it is.
+
+    ``text`` goes on after the rank's name: "is stopped by a signal". ``needs`` is how long the job must have
+    stood for this to count: at once for what never passes by itself, longer for what a healthy job does too.
+    """
+
+    kind: str
+    text: str
+    evidence: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    confidence: str = LIKELY
+    needs: float = PATIENCE
+    where: Frame | None = None
+    because: str = ""

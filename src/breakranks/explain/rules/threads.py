@@ -1,0 +1,45 @@
+"""thread-deadlock: threads of one process wait for each other, or for a lock that nobody can release."""
+
+from __future__ import annotations
+
+from breakranks.explain import words
+from breakranks.explain.case import Case
+from breakranks.explain.look import Look
+from breakranks.explain.model import GUESS, LIKELY
+from breakranks.explain.rules.reason import PATIENCE, SLOW, Reason
+
+
+def reason(case: Case, one: Look) -> Reason | None:
+    if one.activity.word not in ("thread-wait", "exit"):
+        return None
+    python = [(thread, activity) for thread, activity in one.threads if thread.python]
+    waiting = [(thread, activity) for thread, activity in python if activity.word == "thread-wait"]
+    others = [(t, a) for t, a in python[1:] if a.word not in ("thread-wait", "idle")]
+    evidence = tuple(
+        f"thread {thread.name} waits ({activity.op}) in {words.place(activity.where)}" for thread, activity in waiting
+    ) + tuple(f"thread {thread.name} is {activity.phrase}" for thread, activity in others[:4])
+    limit = one.left
+    if one.activity.word == "exit":
+        names = words.listed([thread.name for thread, _ in python[1:]]) or "its threads"
+        text = f"has reached the end of its program and waits for {names} to end"
+    elif len(waiting) > 1:
+        names = words.listed([thread.name for thread, _ in waiting[:5]])
+        text = f"has {len(waiting)} threads that wait for locks ({names}), the main one in {words.place(one.where)}"
+    else:
+        text = f"waits for a {_thing(one.activity.op)} that no thread of it can release, in {words.place(one.where)}"
+        if others:
+            text = f"waits for a {_thing(one.activity.op)} in {words.place(one.where)}"
+    return Reason(
+        "thread-deadlock",
+        text,
+        (*evidence, "which lock it is cannot be seen from outside"),
+        (f"breakranks stacks pid:{one.process.pid} --threads",),
+        GUESS if others else LIKELY,
+        PATIENCE if limit is None else SLOW,
+        one.where,
+        "the threads that wait can be seen, the locks cannot",
+    )
+
+
+def _thing(op: str) -> str:
+    return {"Thread.join": "thread", "queue": "queue", "Future.result": "future"}.get(op, "lock")

@@ -1,0 +1,309 @@
+"""How each launcher names its ranks: one table, a row a launcher.
+
+To teach breakranks a launcher, add a row. Rows are in order of preference: where the environment of a
+process fits two rows that name the same rank, the upper one is the launcher (accelerate runs torchrun
+inside itself). Which launcher is the *innermost* of a nest is told by :mod:`breakranks.jobs.identity`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Launcher(NamedTuple):
+    """What one launcher writes into its ranks' environment, and how it looks itself.
+
+    ``rank``, ``local_rank``, ``world``, ``local_world``, ``node`` and ``here`` name variables, the first
+    that is set counts. ``here`` lists the ranks of this host outright. ``marks`` must all be set, one
+    variable must start with ``mark_prefix``. ``job`` variables together tell one job from another;
+    ``key`` ones make the short name that people type. ``programs`` is what its own processes run (see
+    :func:`program_names`), ``names`` is what the kernel calls them.
+    """
+
+    name: str
+    rank: tuple[str, ...] = ()
+    world: tuple[str, ...] = ()
+    local_rank: tuple[str, ...] = ()
+    local_world: tuple[str, ...] = ()
+    node: tuple[str, ...] = ()
+    here: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    mark_prefix: str = ""
+    absent: tuple[str, ...] = ()  # variables that must not be set
+    not_ranks: tuple[tuple[str, str], ...] = ()  # variable and value of a process that is no rank
+    programs: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    # The parent of a rank is the launcher even when its command line is not known (elastic_launch called
+    # from somebody's own program). Not so for a rank that was started by hand from a shell.
+    parent_launches: bool = False
+    # Every rank leads a session of its own, so a process of an older session is a helper.
+    own_session: bool = False
+    # Nobody launched it, somebody set the variables: any launcher that names the same rank knows better.
+    by_hand: bool = False
+    # Local rank 0 of a host is the parent itself, without any of these variables.
+    parent_is_rank: bool = False
+
+
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_TORCH = Launcher(
+    name="torchrun",
+    rank=("RANK",),
+    world=("WORLD_SIZE",),
+    local_rank=("LOCAL_RANK",),
+    local_world=("LOCAL_WORLD_SIZE",),
+    node=("GROUP_RANK",),
+    job=("TORCHELASTIC_RUN_ID", *_MASTER),
+    key=("MASTER_PORT",),
+    marks=("TORCHELASTIC_RUN_ID",),
+    programs=("torchrun", "torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"),
+    names=("pt_elastic",),
+    parent_launches=True,
+    own_session=True,
+)
+
+LAUNCHERS: tuple[Launcher, ...] = (
+    _TORCH._replace(
+        name="accelerate",
+        marks=(),
+        mark_prefix="ACCELERATE_",
+        programs=("accelerate launch", "accelerate-launch", "accelerate.commands.launch"),
+        names=(),
+        own_session=False,  # it may also start deepspeed's launcher
+    ),
+    Launcher(
+        name="deepspeed",
+        rank=("RANK",),
+        world=("WORLD_SIZE",),
+        local_rank=("LOCAL_RANK",),
+        local_world=("LOCAL_SIZE",),
+        node=("CROSS_RANK",),
+        job=_MASTER,
+        key=("MASTER_PORT",),
+        marks=("CROSS_RANK", "CROSS_SIZE"),
+        programs=("deepspeed", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "ds"),
+        parent_launches=True,
+    ),
+    _TORCH,
+    Launcher(
+        name="msrun",
+        rank=("RANK_ID", "MS_NODE_ID"),
+        world=("RANK_SIZE", "MS_WORKER_NUM"),
+        job=("MS_SCHED_HOST", "MS_SCHED_PORT"),
+        key=("MS_SCHED_PORT",),
+        marks=("MS_ROLE",),
+        not_ranks=(("MS_ROLE", "MS_SCHED"),),
+        programs=("msrun", "mindspore.parallel.cluster.run"),
+        parent_launches=True,
+    ),
+    Launcher(
+        name="lightning",
+        rank=(),  # node * ranks per node + local rank
+        world=("WORLD_SIZE",),
+        local_rank=("LOCAL_RANK",),
+        node=("NODE_RANK",),
+        job=_MASTER,
+        key=("MASTER_PORT",),
+        marks=("NODE_RANK", "LOCAL_RANK", *_MASTER),
+        absent=("RANK",),
+        parent_launches=True,
+        parent_is_rank=True,
+    ),
+    Launcher(
+        name="mpirun",  # Open MPI
+        rank=("OMPI_COMM_WORLD_RANK",),
+        world=("OMPI_COMM_WORLD_SIZE",),
+        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
+        local_world=("OMPI_COMM_WORLD_LOCAL_SIZE",),
+        job=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        programs=("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prte", "horovodrun"),
+        parent_launches=True,
+    ),
+    Launcher(
+        name="slurm",
+        rank=("SLURM_PROCID",),
+        world=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+        local_rank=("SLURM_LOCALID",),
+        node=("SLURM_NODEID",),
+        here=("SLURM_GTIDS",),
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        key=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        # A batch script has SLURM_PROCID=0 too, but no step: what it starts by itself is no task.
+        marks=("SLURM_STEP_ID",),
+        programs=("srun", "slurmstepd"),
+        names=("slurmstepd", "srun"),
+        parent_launches=True,
+    ),
+    Launcher(
+        name="mpich",  # Hydra: MPICH, Intel MPI, MVAPICH
+        rank=("PMI_RANK",),
+        world=("PMI_SIZE",),
+        local_rank=("MPI_LOCALRANKID",),
+        local_world=("MPI_LOCALNRANKS",),
+        programs=("mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_proxy", "mpirun.mpich", "mpiexec.mpich"),
+        parent_launches=True,
+    ),
+    Launcher(
+        name="python",
+        rank=("RANK",),
+        world=("WORLD_SIZE",),
+        local_rank=("LOCAL_RANK",),
+        local_world=("LOCAL_WORLD_SIZE",),
+        node=("GROUP_RANK", "NODE_RANK"),
+        job=_MASTER,
+        key=("MASTER_PORT",),
+        by_hand=True,
+    ),
+)
+
+# These leave nothing in the environment of a rank: breakranks.jobs.unnamed asks their processes instead.
+SPAWN = Launcher(name="spawn", parent_launches=True)
+RAY = Launcher(name="ray", names=("raylet",), programs=("raylet",), parent_launches=True)
+
+# Python programs that only start another: they carry a rank's variables and are never the rank.
+_WRAPPERS = ("conda run", "mamba run", "hatch run", "pdm run", "tox", "nox", "breakranks")
+_PROGRAMS = {program: row for row in (*LAUNCHERS, RAY) for program in row.programs}
+_NAMES = {name: row for row in (*LAUNCHERS, RAY) for name in row.names}
+
+# Processes that a rank starts for itself, by a word of their command lines.
+_HELPERS = (
+    "--multiprocessing-fork",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.semaphore_tracker",
+    "multiprocessing.forkserver",
+    "_inductor/compile_worker",
+    "debugpy/adapter",
+)
+
+
+class Identity(NamedTuple):
+    """What a process's environment says it is. ``rank`` -1: only its local rank and node are known."""
+
+    row: Launcher
+    rank: int
+    world: int
+    local_rank: int = -1
+    local_world: int = 0
+    node: int = -1
+    here: tuple[int, ...] = ()
+    job: tuple[tuple[str, str], ...] = ()
+    is_rank: bool = True
+
+
+def identities(environ: Mapping[str, str]) -> list[Identity]:
+    """Every launcher that this environment speaks of, in the order of the table."""
+    found = []
+    for row in LAUNCHERS:
+        identity = _identity(row, environ)
+        if identity is not None:
+            found.append(identity)
+    return found
+
+
+def _identity(row: Launcher, environ: Mapping[str, str]) -> Identity | None:
+    world = _number(environ, row.world)
+    local_rank = _number(environ, row.local_rank)
+    rank = _number(environ, row.rank)
+    if world < 1 or (rank if row.rank else local_rank) < 0:
+        return None
+    if not all(name in environ for name in row.marks) or any(name in environ for name in row.absent):
+        return None
+    if row.mark_prefix and not any(name.startswith(row.mark_prefix) for name in environ):
+        return None
+    here = _value(environ, row.here)
+    return Identity(
+        row=row,
+        rank=rank,
+        world=world,
+        local_rank=local_rank,
+        local_world=max(_number(environ, row.local_world), 0),
+        node=_number(environ, row.node),
+        here=tuple(int(part) for part in here.split(",") if part.isdigit()),
+        job=tuple((name, environ[name]) for name in row.job if name in environ),
+        is_rank=not any(environ.get(name) == value for name, value in row.not_ranks),
+    )
+
+
+def _value(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    for name in names:
+        if name in environ:
+            return environ[name]
+    return ""
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int:
+    value = _value(environ, names).strip()
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 9 else -1
+
+
+def launcher_of(command: tuple[str, ...], name: str = "") -> Launcher | None:
+    """The launcher whose own process this is, by its command line or the kernel's name for it."""
+    for program in program_names(command):
+        if program in _PROGRAMS:
+            return _PROGRAMS[program]
+    return _NAMES.get(name)
+
+
+def is_wrapper(command: tuple[str, ...]) -> bool:
+    """Whether a Python process only starts another program in its own environment."""
+    return any(program.split(".")[0] in _WRAPPERS for program in program_names(command))
+
+
+def is_helper(command: tuple[str, ...]) -> bool:
+    """Whether a command line is one that Python or torch gives to a rank's helper."""
+    return any(mark in word for word in command for mark in _HELPERS)
+
+
+def is_spawned(command: tuple[str, ...]) -> bool:
+    """Whether a process was started by ``multiprocessing`` with the spawn method."""
+    return "--multiprocessing-fork" in command
+
+
+def program_names(command: tuple[str, ...]) -> tuple[str, ...]:
+    """What a command line runs, under each name that a table may know it by.
+
+    >>> program_names(("/usr/bin/python3", "-u", "-m", "torch.distributed.run", "train.py"))
+    ('torch.distributed.run', 'torch.distributed.run train.py')
+    >>> program_names(("python", "/opt/bin/accelerate", "launch", "x.py"))
+    ('accelerate', 'accelerate launch')
+    """
+    if not command:
+        return ()
+    words = list(command)
+    name = os.path.basename(words[0])
+    if name.startswith(("python", "pypy")):
+        rest, name = _python_program(words[1:])
+    else:
+        # A process that wrote its own title has it in one word: "slurmstepd: [12.0]".
+        rest, name = words[1:], name.split(":")[0].split(" ")[0]
+    if not name:
+        return ()
+    return (name, f"{name} {rest[0]}") if rest else (name,)
+
+
+def _python_program(words: list[str]) -> tuple[list[str], str]:
+    """The words after the program that an interpreter runs, and the program: a module or a script."""
+    while words:
+        word = words.pop(0)
+        if word == "-m" and words:
+            return words[1:], words[0]
+        if word.startswith("-m") and len(word) > 2:
+            return words, word[2:]
+        if word == "-c" or word == "-":
+            return words, ""
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            words = words[1:]
+        elif not word.startswith("-"):
+            return words, _script_name(word)
+    return [], ""
+
+
+def _script_name(path: str) -> str:
+    # `python …/site-packages/torch/distributed/run.py` is the module torch.distributed.run.
+    _, found, module = path.rpartition("/site-packages/")
+    if found and module.endswith(".py"):
+        return module[:-3].replace("/", ".").removesuffix(".__main__")
+    return os.path.basename(path)

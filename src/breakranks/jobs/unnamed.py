@@ -1,0 +1,188 @@
+"""Jobs whose ranks have no number in their environment: ``torch.multiprocessing.spawn`` and Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from breakranks.jobs.launchers import RAY, SPAWN, is_spawned, launcher_of
+from breakranks.observe.table import Entry, Table, redact
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import Job, Missing, Problem
+
+if TYPE_CHECKING:
+    from breakranks.jobs.find import FoundJob, StackOf
+
+# Names that torch gives to a data loader's processes, since 2.6.
+_DATA_WORKERS = ("pt_data_worker", "pt_data_pin")
+
+
+def spawn_jobs(
+    table: Table, taken: Collection[int], stack_of: StackOf | None
+) -> tuple[list[FoundJob], list[Problem]]:
+    """Jobs of ``torch.multiprocessing.spawn``, settled by the children's stacks where those can be read.
+
+    ``taken`` are the ranks of other jobs: what those spawn is their own business.
+    """
+    jobs: list[FoundJob] = []
+    problems: list[Problem] = []
+    for parent, children in _families(table, taken).items():
+        numbers, refused = _numbers(children, stack_of)
+        if not numbers and (refused or stack_of is None) and _looks_like_it(table, parent, children):
+            numbers = dict(enumerate(child.pid for child in children))
+            problems.append(
+                Problem(
+                    f"ranks of the job under pid {parent} are numbered by start time: nothing else tells",
+                    "Run breakranks so that it may read their stacks (as root, or with CAP_SYS_PTRACE).",
+                )
+            )
+        if numbers:
+            world = max(_world(stack_of(parent)) if stack_of and not refused else 0, max(numbers) + 1)
+            jobs.append(_spawn_job(table, parent, numbers, world))
+    return jobs, problems
+
+
+def _families(table: Table, taken: Collection[int]) -> dict[int, list[Entry]]:
+    """Python processes outside any job, with those children that may be ranks."""
+    inside = {child.pid for pid in taken for child in table.descendants(pid)} | {table.own_pid, *taken}
+    found: dict[int, list[Entry]] = {}
+    for parent in table:
+        if parent.pid in inside or not table.is_python(parent):
+            continue
+        children = [
+            child
+            for child in table.children(parent.pid)
+            if child.pid not in inside and _may_be_rank(table, child)
+        ]
+        # A rank may spawn data workers of its own: the family is the uppermost one.
+        if children and not any(ancestor.pid in found for ancestor in table.ancestors(parent.pid)):
+            found[parent.pid] = children
+    for pid in list(found):
+        if any(ancestor.pid in found for ancestor in table.ancestors(pid)):
+            del found[pid]
+    return found
+
+
+def _may_be_rank(table: Table, child: Entry) -> bool:
+    if child.state in "ZX" or not table.is_python(child) or child.name in _DATA_WORKERS:
+        return False
+    if is_spawned(table.command(child.pid)):
+        return True
+    # start_processes(start_method="fork"), as notebooks do: worth a look only where torch is loaded.
+    return child.forked and table.maps(child.pid, "/libtorch")
+
+
+def _numbers(children: Sequence[Entry], stack_of: StackOf | None) -> tuple[dict[int, int], bool]:
+    """Pids by rank, from the stacks; and whether a stack could not be read."""
+    numbers: dict[int, int] = {}
+    if stack_of is None:
+        return numbers, False
+    for child in children:
+        threads = stack_of(child.pid)
+        if not threads:
+            return {}, True
+        number = _wrapped_index(threads)
+        if number is None and not numbers and child.forked:
+            return {}, False  # a plain pool of forked workers: its other children are no ranks either
+        if number is not None:
+            numbers.setdefault(number, child.pid)
+    return numbers, False
+
+
+def _wrapped_index(threads: Sequence[Mapping[str, Any]]) -> int | None:
+    for frame in _frames(threads):
+        if frame.get("name") == "_wrap" and _filename(frame).endswith("torch/multiprocessing/spawn.py"):
+            return _local(frame, "i")
+    return None
+
+
+def _world(threads: Sequence[Mapping[str, Any]] | None) -> int:
+    """How many processes the parent started: it knows those that have died since, too."""
+    for frame in _frames(threads or ()):
+        if _filename(frame).endswith("torch/multiprocessing/spawn.py"):
+            count = _local(frame, "nprocs")
+            if count is not None:
+                return count
+    return 0
+
+
+def _frames(threads: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [frame for thread in threads for frame in thread.get("frames") or ()]
+
+
+def _filename(frame: Mapping[str, Any]) -> str:
+    return str(frame.get("filename") or "")
+
+
+def _local(frame: Mapping[str, Any], name: str) -> int | None:
+    for local in frame.get("locals") or ():
+        if local.get("name") == name:
+            text = str(local.get("repr") or "")
+            return int(text) if text.isdigit() else None
+    return None
+
+
+def _looks_like_it(table: Table, parent: int, children: Sequence[Entry]) -> bool:
+    """Without a stack: spawned, not forked, more than one, at one go, by a program that uses torch."""
+    starts = [child.started for child in children]
+    return (
+        len(children) > 1
+        and all(is_spawned(table.command(child.pid)) for child in children)
+        and max(starts) - min(starts) < 10
+        and table.maps(parent, "/libtorch")
+    )
+
+
+def _spawn_job(table: Table, parent: int, numbers: Mapping[int, int], world: int) -> FoundJob:
+    from breakranks.jobs.find import FoundJob, FoundRank
+
+    launcher = table.entries[parent]
+    gone = RankSet(range(world)) - RankSet(numbers)
+    missing = (
+        (Missing(str(gone), "exited", f"its parent (pid {parent}) is here and it is not"),) if gone else ()
+    )
+    job = Job(
+        key=f"{SPAWN.name}-{parent}",
+        launcher=SPAWN.name,
+        world_size=world,
+        started=launcher.started,
+        command=redact(table.command(parent)),
+        launcher_pid=parent,
+    )
+    return FoundJob(job, tuple(FoundRank(n, numbers[n], n) for n in sorted(numbers)), missing)
+
+
+def ray_jobs(table: Table) -> tuple[list[FoundJob], list[Problem]]:
+    """Ray actors at work, by class. Ray does not say which rank one is; they are numbered by start time."""
+    from breakranks.jobs.find import FoundJob, FoundRank
+
+    actors: dict[tuple[int, str], list[Entry]] = {}
+    for entry in table:
+        # A title is short in the kernel's name and whole in the command line.
+        if not entry.name.startswith("ray::") or entry.name.startswith("ray::IDLE"):
+            continue
+        title = (table.command(entry.pid) or (entry.name,))[0]
+        parent = table.get(entry.ppid)
+        if parent is not None and launcher_of(table.command(parent.pid), parent.name) is RAY:
+            name = title.removeprefix("ray::").split(".")[0].split(" ")[0].split("(")[0]
+            actors.setdefault((parent.pid, name), []).append(entry)
+    jobs = []
+    for (raylet, name), workers in actors.items():
+        workers.sort(key=lambda entry: (entry.ticks, entry.pid))
+        job = Job(
+            key=f"{RAY.name}-{name}",
+            launcher=RAY.name,
+            world_size=len(workers),
+            started=workers[0].started,
+            command=(f"ray::{name}",),
+            launcher_pid=raylet,
+        )
+        jobs.append(FoundJob(job, tuple(FoundRank(n, w.pid) for n, w in enumerate(workers))))
+    if not jobs:
+        return [], []
+    return jobs, [
+        Problem(
+            "Ray does not say outside a worker which rank it is; its workers are numbered by start time",
+            "Set RANK and WORLD_SIZE in the actors' runtime_env to have them named.",
+        )
+    ]

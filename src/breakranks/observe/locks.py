@@ -1,0 +1,124 @@
+"""Who holds the lock that a process waits for.
+
+Two sorts: locks of the kernel (flock, fcntl), which /proc/locks lists with holders and waiters; and lock
+*files*, whose mere existence is the lock, and which somebody polls for. The second sort can be left over by
+a process that was killed, and then waits for nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from breakranks.observe import files
+from breakranks.snapshot.model import FileLock, Thread
+
+
+class KernelLock(NamedTuple):
+    """A line of /proc/locks. ``waits``: it is a request behind the lock with the same number."""
+
+    number: int
+    kind: str
+    pid: int
+    inode: int
+    waits: bool
+
+
+def parse(text: str) -> list[KernelLock]:
+    """
+    >>> parse("1: FLOCK  ADVISORY  WRITE 42 08:01:131 0 EOF")
+    [KernelLock(number=1, kind='flock', pid=42, inode=131, waits=False)]
+    """
+    found = []
+    for line in text.splitlines():
+        fields = line.split()
+        waits = len(fields) > 1 and fields[1] == "->"
+        if waits:
+            del fields[1]
+        if len(fields) < 6 or fields[1] not in ("FLOCK", "POSIX", "OFDLCK"):
+            continue
+        inode = fields[5].rsplit(":", 1)[-1]
+        found.append(KernelLock(int(fields[0].rstrip(":")), fields[1].lower(), int(fields[4]), int(inode), waits))
+    return found
+
+
+def kernel_locks() -> list[KernelLock]:
+    try:
+        with open("/proc/locks") as file:
+            return parse(file.read())
+    except OSError:
+        return []
+
+
+def waited_for(pid: int, threads: tuple[Thread, ...], table: list[KernelLock]) -> list[FileLock]:
+    """Locks that these threads of a process wait for."""
+    found = []
+    for thread in threads:
+        if thread.call is not None and thread.call.name in ("flock", "fcntl") and thread.call.fd >= 0:
+            lock = _by_descriptor(pid, thread.call.fd, table)
+            if lock is not None:
+                found.append(lock)
+        for path, kind in _polled(thread.hints):
+            found.append(_by_path(pid, path, kind, table))
+    return found
+
+
+def _polled(hints: dict[str, str]) -> list[tuple[str, str]]:
+    """Lock files that the thread's frames say it polls for."""
+    found = []
+    if folder := hints.get("_jit_compile.build_directory"):
+        found.append((os.path.join(folder, "lock"), "file"))
+    for name in ("acquire.lock_filename", "acquire.filename"):
+        if path := hints.get(name):
+            found.append((path, "file"))
+    return found
+
+
+def _by_descriptor(pid: int, fd: int, table: list[KernelLock]) -> FileLock | None:
+    link = f"/proc/{pid}/fd/{fd}"
+    try:
+        path, inode = os.readlink(link), os.stat(link).st_ino
+    except OSError:
+        return None
+    holders = [lock for lock in table if lock.inode == inode and not lock.waits and lock.pid != pid]
+    holder = _holder(holders, path)
+    kind = holders[0].kind if holders else "flock"
+    return FileLock(path, kind, pid, holder, files.command_of(holder), _age(path))
+
+
+def _by_path(pid: int, path: str, kind: str, table: list[KernelLock]) -> FileLock:
+    seen = _in_view_of(pid, path)
+    try:
+        inode = os.stat(seen).st_ino
+    except OSError:
+        return FileLock(path, "gone", pid)
+    held = [lock for lock in table if lock.inode == inode and not lock.waits and lock.pid != pid]
+    if held:
+        holder = _holder(held, path)
+        return FileLock(path, held[0].kind, pid, holder, files.command_of(holder), _age(seen))
+    holder = files.owner_of(os.path.realpath(path), skip=pid)
+    return FileLock(path, kind, pid, holder, files.command_of(holder), _age(seen))
+
+
+def _holder(holders: list[KernelLock], path: str) -> int:
+    """The pid that /proc/locks gives is the one that took the lock; it may have handed it to a child."""
+    for lock in holders:
+        if lock.pid > 0 and os.path.exists(f"/proc/{lock.pid}"):
+            return lock.pid
+    return files.owner_of(path) if holders else 0
+
+
+def _in_view_of(pid: int, path: str) -> str:
+    """The path as the process sees it: it may live in a container with another root."""
+    if not path.startswith("/"):
+        path = os.path.join(f"/proc/{pid}/cwd", path)
+        return path
+    return f"/proc/{pid}/root{path}"
+
+
+def _age(path: str) -> float | None:
+    try:
+        return max(0.0, time.time() - os.stat(path).st_mtime)
+    except OSError:
+        return None

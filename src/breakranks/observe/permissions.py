@@ -1,0 +1,111 @@
+"""Why a process cannot be read, and the exact remedy."""
+
+from __future__ import annotations
+
+import os
+
+from breakranks.observe.state import process_state, tracer_of
+from breakranks.snapshot.model import Problem
+
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+def refused(pid: int, said: str) -> Problem:
+    """What an inspector's failure means. ``said`` is what it printed."""
+    if process_state(pid) == "X":
+        return Problem(f"process {pid} ended while it was being looked at")
+    if process_state(pid) == "Z":
+        return Problem(f"process {pid} is dead and waits to be reaped (zombie)")
+    lower = said.lower()
+    if "permission" in lower or "operation not permitted" in lower or "os error 1)" in lower:
+        return denied(pid)
+    if "python version" in lower or "failed to find" in lower or "libpython" in lower:
+        return Problem(
+            f"process {pid} has no Python interpreter that can be read",
+            "It may still be starting, be another implementation, or be a static build without symbols.",
+        )
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
+    return Problem(f"the Python stack of process {pid} cannot be read: {first.removeprefix('Error: ')}")
+
+
+def late(pid: int, deadline: float) -> Problem:
+    state = process_state(pid)
+    why = {"D": "it is in an uninterruptible wait (state D)", "T": "it is stopped", "t": "it is being traced"}
+    return Problem(
+        f"process {pid} did not give its stack in {deadline:g} s"
+        + (f": {why[state]}" if state in why else ""),
+        "Look again; if another debugger is attached, let it go first.",
+    )
+
+
+def denied(pid: int) -> Problem:
+    """ptrace was refused: say by what, and what would allow it."""
+    tracer = tracer_of(pid)
+    if tracer:
+        return Problem(
+            f"process {pid} is already traced by process {tracer}",
+            f"End that debugger, strace or profiler first (process {tracer}).",
+        )
+    owner = _owner(pid)
+    if os.geteuid() != 0 and owner not in (None, os.geteuid()):
+        return Problem(
+            f"process {pid} belongs to another user ({_user(owner)})",
+            f"Run as that user or as root: sudo $(command -v breakranks) …  (uid {owner})",
+        )
+    scope = _scope()
+    if os.geteuid() != 0 and scope >= 1:
+        return Problem(
+            f"the kernel lets nobody but root trace process {pid} (kernel.yama.ptrace_scope = {scope})",
+            "sudo sysctl kernel.yama.ptrace_scope=0   or run breakranks with sudo",
+        )
+    if scope == 3:
+        return Problem(
+            "the kernel forbids all tracing (kernel.yama.ptrace_scope = 3)",
+            "It can be changed only at boot: set kernel.yama.ptrace_scope=0 in /etc/sysctl.d and restart.",
+        )
+    if not _has_ptrace_capability():
+        return Problem(
+            f"this process may not trace process {pid}: CAP_SYS_PTRACE is missing here, as in most containers",
+            "docker run --cap-add=SYS_PTRACE …; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]",
+        )
+    return Problem(
+        f"tracing process {pid} was refused",
+        "A seccomp profile or a security module may forbid it: docker run --security-opt seccomp=unconfined "
+        "--cap-add=SYS_PTRACE, or look from the host.",
+    )
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _user(uid: int | None) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid if uid is not None else -1).pw_name
+    except (KeyError, OverflowError):
+        return f"uid {uid}"
+
+
+def _scope() -> int:
+    try:
+        with open(_YAMA) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def _has_ptrace_capability() -> bool:
+    sys_ptrace = 19
+    try:
+        with open("/proc/self/status") as file:
+            for line in file:
+                if line.startswith("CapEff:"):
+                    return bool(int(line.split()[1], 16) >> sys_ptrace & 1)
+    except (OSError, ValueError):
+        pass
+    return True

@@ -1,0 +1,183 @@
+"""The state of a process and its threads, from /proc, without touching it.
+
+Read before any stack is taken: looking at a thread by ptrace wakes it, and then "when did it last run"
+would be about us.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from breakranks.observe import calls
+from breakranks.snapshot.model import Call
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class ThreadState(NamedTuple):
+    tid: int
+    name: str
+    state: str
+    ran: int
+    switches: int
+    idle: float | None
+    call: Call | None
+    wchan: str
+
+
+class ProcessState(NamedTuple):
+    """``threads`` has the main thread first. ``state`` ``X``: the process is gone."""
+
+    state: str
+    cpu: float
+    read_bytes: int
+    write_bytes: int
+    tracer: int
+    threads: tuple[ThreadState, ...]
+
+
+GONE = ProcessState("X", 0.0, 0, 0, 0, ())
+
+
+class Clock:
+    """Says how long ago a thread last ran, from the scheduler's own note of it (``se.exec_start``).
+
+    That note is in a clock of the CPU on which the thread ran, and these drift apart by the time each
+    CPU spent in interrupts. So the clock is read on that same CPU: we move there for a moment and look
+    at our own note. Kernels without /proc/PID/sched give None.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, float | None] = {}
+
+    def idle(self, pid: int, tid: int, cpu: int) -> float | None:
+        ran_at = _exec_start(f"/proc/{pid}/task/{tid}/sched")
+        if ran_at is None:
+            return None
+        offset = self._offset(cpu)
+        if offset is None:
+            return None
+        return max(0.0, _uptime() - offset - ran_at)
+
+    def _offset(self, cpu: int) -> float | None:
+        if cpu not in self._offsets:
+            self._offsets[cpu] = self._measure(cpu)
+        return self._offsets[cpu]
+
+    @staticmethod
+    def _measure(cpu: int) -> float | None:
+        try:
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {cpu})
+        except OSError:
+            return None
+        try:
+            os.sched_yield()
+            now = _exec_start("/proc/thread-self/sched")
+            return None if now is None else _uptime() - now
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+def _uptime() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def _exec_start(path: str) -> float | None:
+    """Seconds, from the ``se.exec_start`` line."""
+    try:
+        with open(path) as file:
+            for line in file:
+                if line.startswith("se.exec_start"):
+                    return float(line.rsplit(":", 1)[1]) / 1000
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def look(pid: int, clock: Clock | None = None) -> ProcessState:
+    """Everything of one process. Without a clock the costlier parts (idle time, calls) are left out."""
+    stat = _stat(f"/proc/{pid}/stat")
+    if stat is None:
+        return GONE
+    read_bytes, write_bytes = _io(pid)
+    names = calls.table_for()
+    threads = []
+    try:
+        tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: (tid != pid, tid))
+    except OSError:
+        tids = []
+    for tid in tids:
+        one = _thread(pid, tid, clock, names)
+        if one is not None:
+            threads.append(one)
+    # utime, stime: fields 14 and 15 of stat.
+    cpu = (int(stat[11]) + int(stat[12])) / _TICK
+    return ProcessState(stat[0], cpu, read_bytes, write_bytes, tracer_of(pid), tuple(threads))
+
+
+def _thread(pid: int, tid: int, clock: Clock | None, names: dict[int, str]) -> ThreadState | None:
+    folder = f"/proc/{pid}/task/{tid}"
+    raw = _read(f"{folder}/stat")
+    if not raw:
+        return None
+    name = raw[raw.find("(") + 1 : raw.rfind(")")]
+    stat = raw[raw.rfind(")") + 2 :].split()
+    ran, switches = run_time(pid, tid)
+    idle = call = None
+    wchan = ""
+    if clock is not None:
+        cpu = int(stat[36]) if len(stat) > 36 else 0
+        idle = clock.idle(pid, tid, cpu) if stat[0] != "R" else 0.0
+        wchan = _read(f"{folder}/wchan").strip("\0\n0")
+        call = calls.read(pid, tid, names, idle, wchan)
+    return ThreadState(tid, name, stat[0], ran, switches, idle, call, wchan)
+
+
+def run_time(pid: int, tid: int) -> tuple[int, int]:
+    """Nanoseconds on a CPU and number of times put on one."""
+    fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
+    return (int(fields[0]), int(fields[2])) if len(fields) == 3 else (0, 0)
+
+
+def tracer_of(pid: int) -> int:
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith("TracerPid:"):
+            return int(line.split()[1])
+    return 0
+
+
+def process_state(pid: int) -> str:
+    """The one-letter state, ``X`` when gone."""
+    stat = _stat(f"/proc/{pid}/stat")
+    return stat[0] if stat else "X"
+
+
+def start_ticks(pid: int) -> int:
+    """When the process started, in ticks since boot: with the pid, its identity. 0 when gone."""
+    stat = _stat(f"/proc/{pid}/stat")
+    return int(stat[19]) if stat else 0
+
+
+def _io(pid: int) -> tuple[int, int]:
+    values = {}
+    for line in _read(f"/proc/{pid}/io").splitlines():
+        key, _, value = line.partition(":")
+        values[key] = int(value)
+    return values.get("rchar", 0), values.get("wchar", 0)
+
+
+def _stat(path: str) -> list[str] | None:
+    """Fields from the third on: the name before them may hold blanks and parentheses."""
+    raw = _read(path)
+    return raw[raw.rfind(")") + 2 :].split() if raw else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

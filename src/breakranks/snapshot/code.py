@@ -1,0 +1,48 @@
+"""Whose code a frame is: the user's own, a library's, or the interpreter's.
+
+Decided by the path alone, so that it works on another machine, another day.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from breakranks.snapshot.model import Frame
+
+_LIBRARY = re.compile(
+    r"(^|/)(site-packages|dist-packages)/"
+    r"|(^|/)lib(64)?/python\d+\.\d+/"
+    r"|/python\d+\.\d+/(lib-dynload|asyncio|concurrent|multiprocessing)/"
+    r"|^<(frozen|string|stdin|__array_function__|eval_with_key)"
+    r"|^<.*>$"
+)
+
+
+@lru_cache(maxsize=65536)
+def is_own(file: str) -> bool:
+    """True for code that is neither installed nor part of Python.
+
+    >>> is_own("/home/me/train.py"), is_own("/opt/venv/lib/python3.11/site-packages/torch/nn/modules.py")
+    (True, False)
+    """
+    return bool(file) and _LIBRARY.search(file) is None
+
+
+def innermost_own(frames: tuple[Frame, ...]) -> Frame | None:
+    """The frame that a person would open first: the innermost one of their own code."""
+    for frame in reversed(frames):
+        if not frame.native and is_own(frame.file):
+            return frame
+    for frame in reversed(frames):
+        if not frame.native:
+            return frame
+    return None
+
+
+def native_tail(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Of a merged stack, the C frames below the innermost Python frame."""
+    for index in range(len(frames) - 1, -1, -1):
+        if not frames[index].native:
+            return frames[index + 1 :]
+    return frames

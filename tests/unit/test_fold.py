@@ -1,0 +1,218 @@
+"""The fold must lose no rank, whatever the stacks and the order in which ranks were seen."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakranks.rankset import RankSet
+from breakranks.snapshot.fold import Node, boilerplate, classes, cut, fold, fold_threads
+from breakranks.snapshot.model import Frame, Job, Process, Rank, Sample, Snapshot, StackTable, Thread
+
+FRAMES = [Frame(f"f{i}", f"/home/me/m{i % 3}.py", i) for i in range(6)]
+stacks_of_ranks = st.dictionaries(
+    st.integers(0, 300), st.lists(st.sampled_from(FRAMES), max_size=6).map(tuple), max_size=40
+)
+
+
+def snapshot_of(stacks: dict[int, tuple[Frame, ...]], order: list[int] | None = None) -> Snapshot:
+    table = StackTable()
+    ranks = []
+    for rank in order if order is not None else sorted(stacks):
+        thread = Thread(tid=rank + 1, name="MainThread", stack=table.add(stacks[rank]))
+        sample = Sample(time=1.0, state="S", threads=(thread,))
+        ranks.append(Rank(rank, "n1", Process(rank + 1, 1, ("python",), samples=(sample,))))
+    return made(table, ranks)
+
+
+def made(table: StackTable, ranks: list[Rank]) -> Snapshot:
+    return Snapshot(
+        1, "test", 1.0, Job("j", "torchrun"), tuple(ranks), tuple(table.frames), tuple(table.stacks)
+    )
+
+
+def shape(node: Node) -> object:
+    return (node.frame, str(node.ranks), str(node.ends), [shape(child) for child in node.children])
+
+
+@given(stacks_of_ranks)
+def test_every_branch_is_its_children_and_its_ends(stacks: dict[int, tuple[Frame, ...]]) -> None:
+    root = fold(snapshot_of(stacks))
+    for node in [root, *(node for _, node in root.walk())]:
+        union = node.ends
+        for child in node.children:
+            # A rank's main thread has one stack, so it went down one branch only.
+            assert not union & child.ranks
+            union |= child.ranks
+        assert union == node.ranks
+        assert node is root or node.ranks
+
+
+@given(stacks_of_ranks)
+def test_no_rank_is_lost_and_each_ends_on_its_own_stack(stacks: dict[int, tuple[Frame, ...]]) -> None:
+    root = fold(snapshot_of(stacks))
+    assert set(root.ranks) == set(stacks)
+    ends: dict[int, tuple[Frame, ...]] = dict.fromkeys(root.ends, ())
+    path: list[Frame] = []
+    for depth, node in root.walk():
+        path[depth:] = [node.frame]
+        ends.update(dict.fromkeys(node.ends, tuple(path)))
+    assert ends == stacks
+
+
+@given(stacks_of_ranks, st.randoms(use_true_random=False))
+def test_the_order_of_looking_does_not_show(
+    stacks: dict[int, tuple[Frame, ...]], chance: random.Random
+) -> None:
+    order = list(stacks)
+    chance.shuffle(order)
+    assert shape(fold(snapshot_of(stacks, order))) == shape(fold(snapshot_of(stacks)))
+
+
+@given(stacks_of_ranks, st.frozensets(st.integers(0, 300)))
+def test_chosen_ranks_only(stacks: dict[int, tuple[Frame, ...]], chosen: frozenset[int]) -> None:
+    root = fold(snapshot_of(stacks), ranks=RankSet(chosen))
+    kept = {rank: stack for rank, stack in stacks.items() if rank in chosen}
+    assert shape(root) == shape(fold(snapshot_of(kept)))
+
+
+@given(stacks_of_ranks)
+def test_classes_part_the_ranks(stacks: dict[int, tuple[Frame, ...]]) -> None:
+    snapshot = snapshot_of(stacks)
+    found = classes(snapshot)
+    assert sum(len(ranks) for _, ranks in found) == len(stacks)
+    assert len(found) == len(set(stacks.values()))
+    assert all(stacks[rank] == snapshot.stack(row) for row, ranks in found for rank in ranks)
+
+
+def test_each_different_stack_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a thousand ranks on three stacks
+    snapshot = snapshot_of({rank: (FRAMES[0], FRAMES[1 + rank % 3]) for rank in range(1000)})
+    built: list[int] = []
+    original = Snapshot.stack
+    monkeypatch.setattr(Snapshot, "stack", lambda self, row: built.append(row) or original(self, row))
+    # WHEN they are folded
+    root = fold(snapshot)
+    # THEN the work was three stacks' work
+    assert len(built) == 3
+    assert [len(child.ranks) for child in root.children[0].children] == [334, 333, 333]
+
+
+def test_a_rank_without_a_stack_ends_at_the_root() -> None:
+    table = StackTable()
+    seen = Process(1, 0, (), samples=(Sample(1.0, "S", threads=(Thread(1, "m", table.add((FRAMES[0],))),)),))
+    blind = Process(2, 0, (), samples=(Sample(1.0, "Z"),))
+    never = Process(3, 0, ())
+    root = fold(made(table, [Rank(0, "n", seen), Rank(1, "n", blind), Rank(2, "n", never)]))
+    assert str(root.ends) == "1-2"
+    assert str(root.ranks) == "0-2"
+
+
+def test_a_very_deep_stack_is_no_recursion() -> None:
+    deep = tuple(Frame("f", "a.py", i) for i in range(20_000))
+    root = fold(snapshot_of({0: deep, 1: deep[:-1]}))
+    assert sum(1 for _ in root.walk()) == 20_000
+
+
+def test_samples_are_chosen_by_number() -> None:
+    table = StackTable()
+    samples = tuple(
+        Sample(float(i), "S", threads=(Thread(1, "m", table.add((frame,))),))
+        for i, frame in enumerate(FRAMES[:2])
+    )
+    snapshot = made(table, [Rank(0, "n", Process(1, 0, (), samples=samples))])
+    assert fold(snapshot).children[0].frame == FRAMES[1]
+    assert fold(snapshot, sample=0).children[0].frame == FRAMES[0]
+    assert str(fold(snapshot, sample=2).ends) == "0"
+
+
+def test_threads_fold_by_name_and_native_frames_join() -> None:
+    table = StackTable()
+    wait = Frame("gloo::wait", "/x/libtorch_cpu.so", 0, True)
+    ranks = []
+    for rank in range(2):
+        threads = (
+            Thread(10, "MainThread", table.add((FRAMES[0],)), native=table.add((FRAMES[0], wait))),
+            Thread(11, "worker_0", table.add((FRAMES[1],))),
+            Thread(12, "worker_1", table.add((FRAMES[1],))),
+            Thread(13, "pin", table.add((FRAMES[2 + rank],))),
+            Thread(14, "gloo", python=False, native=table.add((wait,))),
+        )
+        ranks.append(Rank(rank, "n", Process(rank, 0, (), samples=(Sample(1.0, "S", threads=threads),))))
+    snapshot = made(table, ranks)
+
+    trees = fold_threads(snapshot)
+    assert [(tree.name, tree.count) for tree in trees] == [("main thread", 2), ("pin", 2), ("worker_#", 4)]
+    assert [str(child.ranks) for child in trees[1].root.children] == ["0", "1"]
+    assert [str(child.ranks) for child in trees[2].root.children] == ["0-1"]
+    assert [node.frame.function for _, node in fold(snapshot).walk()] == ["f0"]
+    assert [node.frame.function for _, node in fold(snapshot, native=True).walk()] == ["f0", "gloo::wait"]
+    assert [tree.name for tree in fold_threads(snapshot, native=True)] == [
+        "main thread",
+        "gloo",
+        "pin",
+        "worker_#",
+    ]
+
+
+SITE = "/venv/lib/python3.11/site-packages"
+BOOT = (
+    Frame("_run_module_as_main", "<frozen runpy>", 198),
+    Frame("_run_code", "<frozen runpy>", 88),
+)
+STEP = (
+    Frame("main", "/home/me/train.py", 10),
+    Frame("_wrapped_call_impl", f"{SITE}/torch/nn/modules/module.py", 1),
+    Frame("_call_impl", f"{SITE}/torch/nn/modules/module.py", 2),
+    Frame("forward", "/home/me/model.py", 20),
+    Frame("wrapper", f"{SITE}/torch/distributed/c10d_logger.py", 81),
+    Frame("all_reduce", f"{SITE}/torch/distributed/distributed_c10d.py", 3000),
+)
+
+
+def test_cut_leaves_what_a_person_wrote_and_what_it_waits_in() -> None:
+    assert [frame.function for frame in cut(BOOT + STEP)] == ["main", "forward", "all_reduce"]
+    assert [frame.function for frame in cut((*STEP, Frame("poll", "libc.so", 0, True)))][-1] == "poll"
+
+
+def test_cut_never_takes_the_innermost_frame() -> None:
+    for end in range(1, len(BOOT + STEP) + 1):
+        stack = (BOOT + STEP)[:end]
+        assert cut(stack)[-1] == stack[-1]
+    assert cut(()) == ()
+
+
+def test_cut_knows_a_spawned_child_from_python_dash_c() -> None:
+    module = Frame("<module>", "<string>", 1)
+    spawn = Frame("spawn_main", "/usr/lib/python3.11/multiprocessing/spawn.py", 122)
+    assert cut((module, spawn, STEP[0])) == (STEP[0],)
+    assert cut((module, STEP[0])) == (module, STEP[0])
+
+
+def test_cut_takes_native_glue_only_before_the_first_real_frame() -> None:
+    def c(name: str) -> Frame:
+        return Frame(name, "/x/lib.so", 0, True)
+
+    stack = (c("_start"), c("main"), STEP[0], c("slot_tp_call"), STEP[3], c("cfunction_call"))
+    assert [f.function for f in cut((*stack, c("c10d::wait"), c("_PyObject_Call"), c("poll")))] == [
+        "main",
+        "forward",
+        "c10d::wait",
+        "_PyObject_Call",
+        "poll",
+    ]
+
+
+def test_a_persons_function_with_a_known_name_stays() -> None:
+    assert not boilerplate(Frame("run", "/home/me/threading_tools.py", 1))
+    assert not boilerplate(Frame("wrapper", "/home/me/train.py", 1))
+
+
+@given(stacks_of_ranks)
+def test_full_cuts_nothing(stacks: dict[int, tuple[Frame, ...]]) -> None:
+    booted = {rank: BOOT + stack for rank, stack in stacks.items()}
+    functions = [node.frame.function for _, node in fold(snapshot_of(booted), full=True).walk()]
+    assert functions[:2] == (["_run_module_as_main", "_run_code"] if stacks else [])

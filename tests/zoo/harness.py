@@ -1,0 +1,281 @@
+"""Start a job of the zoo, wait until it stands where it should, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import proc
+from .expected import Case, ranks_of
+
+JOBS = Path(__file__).parent / "jobs"
+BIN = Path(sys.executable).parent
+
+READY_DEADLINE = 120.0
+SETTLE_DEADLINE = 30.0
+END_DEADLINE = 20.0
+WHY_DEADLINE = 60.0
+
+
+class ZooError(Exception):
+    """The job did not reach its state: the zoo is wrong, not what is tested with it."""
+
+
+@dataclass
+class Running:
+    """A job that stands where it should. `pids` are the ranks', from the marks that they wrote."""
+
+    case: Case
+    folder: Path
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    settled_after: float = 0.0
+
+    @property
+    def launcher(self) -> subprocess.Popen[bytes]:
+        return self.started[-1]
+
+    @property
+    def pids(self) -> dict[int, int]:
+        marks = {rank: self.mark(str(rank)) for rank in range(self.case.ranks)}
+        return {rank: pid for rank, pid in marks.items() if pid is not None}
+
+    def mark(self, name: str) -> int | None:
+        """The pid that wrote `ready.NAME`, or None while it has not."""
+        try:
+            return int((self.folder / f"ready.{name}").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def family(self) -> list[int]:
+        return proc.family([one.pid for one in self.started], f"ZOO_DIR={self.folder}".encode())
+
+    def log(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self.folder / "log").read_text(errors="replace")
+        return ""
+
+
+@contextlib.contextmanager
+def running(case: Case) -> Iterator[Running]:
+    """The job of one case, in its state; ended, with all that it started, on the way out."""
+    # The true path: what a person reads in a verdict is the kernel's name of a file.
+    folder = Path(tempfile.mkdtemp(prefix=f"zoo-{case.name}-")).resolve()
+    job = Running(case, folder)
+    close: list[int] = []
+    began = time.monotonic()
+    try:
+        (folder / "tmp").mkdir()
+        case.prepare(folder)
+        environment = _environment(case, folder)
+        for extra in case.extras:
+            job.started.append(_start([sys.executable, str(JOBS / extra)], environment, folder))
+        _wait_for(lambda: _marked(job, case.extra_marks), READY_DEADLINE, job, "the other processes")
+        stdin = _stdin(case.stdin, close)
+        job.started.append(_start(_command(case), environment, folder, stdin))
+        _wait_for(lambda: _marked(job, case.marks), READY_DEADLINE, job, "every rank to say that it is ready")
+        for name, number in case.signals:
+            os.kill(job.mark(name) or 0, number)
+        _wait_for(lambda: _settled(job), SETTLE_DEADLINE, job, "the ranks to stand where they should")
+        job.settled_after = time.monotonic() - began
+        yield job
+    finally:
+        _end(job)
+        for descriptor in close:
+            os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def why(*arguments: str) -> tuple[int, dict]:
+    """Run `breakranks why --json`: its exit status and its answer."""
+    done = subprocess.run(
+        [str(BIN / "breakranks"), "why", "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WHY_DEADLINE,
+        check=False,
+    )
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        raise AssertionError(
+            f"breakranks why --json: status {done.returncode}, no JSON\n{done.stdout}{done.stderr}"
+        ) from None
+
+
+def look(job: Running, *, native: bool = True) -> str:
+    """What py-spy and /proc show of every process of the job: for people, and for those who write rules."""
+    lines = []
+    names = {pid: f"rank {rank}" for rank, pid in job.pids.items()}
+    for pid in job.family():
+        seen = proc.stat(pid)
+        if seen is None:
+            continue
+        lines.append(f"== {names.get(pid, '-')} pid {pid} state {seen.state} cpu {seen.cpu:.1f} s")
+        lines.append(f"   {proc.command(pid)[:150]}")
+        for tid in sorted(os.listdir(f"/proc/{pid}/task"), key=int)[:12]:
+            lines.append(f"   tid {tid} {_thread_words(pid, tid)}")
+        if pid in names or "python" in proc.command(pid).split(" ")[0]:
+            lines += [line[:120] for line in stacks(pid, native=native).splitlines()[3:]]
+    return "\n".join(lines)
+
+
+def stacks(pid: int, *, native: bool = False) -> str:
+    """`py-spy dump` of one process. Without `native` it is not stopped, so a stopped one is seen too."""
+    options = ["--native"] if native else ["--nonblocking"]
+    try:
+        done = subprocess.run(
+            [str(BIN / "py-spy"), "dump", *options, "--pid", str(pid)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "py-spy did not answer in 30 s"
+    return done.stdout + done.stderr
+
+
+def _thread_words(pid: int, tid: str) -> str:
+    words = []
+    for name in ("comm", "wchan", "syscall"):
+        try:
+            with open(f"/proc/{pid}/task/{tid}/{name}") as file:
+                words.append(file.read().strip()[:60])
+        except OSError as error:
+            words.append(f"({error.strerror})")
+    seen = proc.stat(int(tid))
+    return " | ".join([seen.state if seen else "?", *words])
+
+
+def _environment(case: Case, folder: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER") if name in os.environ}
+    return {
+        **kept,
+        "PATH": f"{BIN}:{kept.get('PATH', '/usr/bin:/bin')}",
+        "ZOO_DIR": str(folder),
+        "TMPDIR": str(folder / "tmp"),
+        "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
+        "OMP_NUM_THREADS": "1",
+        "MAX_JOBS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # Shared memory of Open MPI goes with the folder even when mpirun gets no chance to remove it.
+        "OMPI_MCA_btl_vader_backing_directory": str(folder / "tmp"),
+        **case.environment,
+    }
+
+
+def _command(case: Case) -> list[str]:
+    program, count = str(JOBS / f"{case.program or case.name}.py"), str(case.ranks)
+    if case.launcher == "torchrun":
+        return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={count}", program]
+    if case.launcher == "mpirun":
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", count, sys.executable, program]
+    if case.launcher == "shell":
+        loop = 'for rank in $STARTED; do RANK=$rank LOCAL_RANK=$rank "$0" "$1" & done; wait'
+        started = " ".join(str(rank) for rank in sorted(ranks_of(case.started or f"0-{case.ranks - 1}")))
+        variables = [f"WORLD_SIZE={count}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={_free_port()}"]
+        return ["env", *variables, f"STARTED={started}", "bash", "-c", loop, sys.executable, program]
+    if case.launcher == "python":
+        return [sys.executable, program]
+    raise ZooError(f"{case.name}: no launcher {case.launcher!r}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _stdin(kind: str, close: list[int]) -> int:
+    """A stdin that never says anything and never ends; the far end stays open until the job is ended."""
+    if kind == "null":
+        return subprocess.DEVNULL
+    ours, theirs = reversed(os.pipe()) if kind == "pipe" else pty.openpty()
+    close += [ours, theirs]
+    return theirs
+
+
+def _start(
+    command: list[str], environment: dict[str, str], folder: Path, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    with open(folder / "log", "ab") as log:
+        return subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=stdin, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _wait_for(condition: Callable[[], str], deadline: float, job: Running, what: str) -> None:
+    """Wait until `condition` names nothing that is still missing."""
+    end = time.monotonic() + deadline
+    while missing := condition():
+        if any(one.poll() is not None for one in job.started):
+            raise ZooError(f"{job.case.name}: ended by itself, {missing}\n{job.log()[-3000:]}")
+        if time.monotonic() > end:
+            raise ZooError(
+                f"{job.case.name}: waited {deadline:.0f} s for {what}: {missing}\n{job.log()[-3000:]}\n"
+                + look(job, native=False)
+            )
+        time.sleep(0.05)
+
+
+def _marked(job: Running, names: tuple[str, ...]) -> str:
+    lacking = [name for name in names if job.mark(name) is None]
+    return f"no mark of {', '.join(lacking)}" if lacking else ""
+
+
+def _settled(job: Running) -> str:
+    """Empty when the ranks stand in the functions that the table names, those that should be gone are gone,
+    those stopped are stopped, and nobody but the busy ones uses the CPU."""
+    case, pids = job.case, job.pids
+    for rank in ranks_of(case.gone):
+        if rank in pids and proc.alive(pids[rank]):
+            return f"rank {rank} is still there"
+    for name, number in case.signals:
+        seen = proc.stat(job.mark(name) or 0)
+        if number == signal.SIGSTOP and (seen is None or seen.state != "T"):
+            return f"{name} is not stopped yet"
+        if number == signal.SIGKILL and seen is not None and seen.state != "Z":
+            return f"{name} is not dead yet"
+    for names, function in case.stands.items():
+        for name in names.split(","):
+            for rank in sorted(ranks_of(name)) if name[0].isdigit() else [name]:
+                if (pid := job.mark(str(rank))) is None or function not in stacks(pid):
+                    return f"{rank} is not in {function}"
+    busy = ranks_of(case.busy)
+    watched = [pid for rank, pid in pids.items() if rank not in busy]
+    before = {pid: proc.stat(pid) for pid in watched}
+    time.sleep(0.3)
+    for pid in watched:
+        one, two = before[pid], proc.stat(pid)
+        if one and two and two.cpu - one.cpu > 0.05:
+            return f"pid {pid} is still working"
+    return ""
+
+
+def _end(job: Running) -> None:
+    """End the job's processes by pid until none is left: pools and launchers replace what dies."""
+    deadline = time.monotonic() + END_DEADLINE
+    while left := [pid for pid in job.family() if proc.alive(pid)]:
+        for pid in left:
+            for number in (signal.SIGKILL, signal.SIGCONT):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        for one in job.started:
+            one.poll()
+        if time.monotonic() > deadline:
+            raise ZooError(f"{job.case.name}: could not end {left}")
+        time.sleep(0.02)
+    for one in job.started:
+        one.wait()

@@ -1,0 +1,24 @@
+"""Plain Python workers that share nothing: rank 1 had little to do and has finished, which is fine."""
+
+from mark import rank_of_this_process, ready
+
+
+def collatz_length(number: int) -> int:
+    length = 0
+    while number != 1:
+        number = number // 2 if number % 2 == 0 else 3 * number + 1
+        length += 1
+    return length
+
+
+def longest(start: int) -> int:
+    best = 0
+    for number in range(start, start + 100_000_000):
+        best = max(best, collatz_length(number))
+    return best
+
+
+if __name__ == "__main__":
+    ready()
+    if rank_of_this_process() != "1":
+        longest(1 + 100_000_000 * int(rank_of_this_process()))

@@ -1,0 +1,25 @@
+"""`new_group` must be called by every rank, also by those that are not in the group. Rank 2 was left out."""
+
+import torch
+import torch.distributed as dist
+from mark import ready
+
+
+def make_tensor_parallel_group(rank: int) -> None:
+    if rank in (0, 1):
+        dist.new_group([0, 1])
+
+
+def reduce_gradients() -> None:
+    dist.all_reduce(torch.ones(8))
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    ready()
+    make_tensor_parallel_group(dist.get_rank())
+    reduce_gradients()
+
+
+if __name__ == "__main__":
+    main()
