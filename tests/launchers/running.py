@@ -116,7 +116,12 @@ class Launch:
             pids = [
                 int(path.suffix[1:]) for path in self.folder.glob(f"{kind}.[0-9]*") if path.suffix != ".new"
             ]
-            return sorted(pids) if len(pids) >= count else None
+            if len(pids) >= count:
+                return sorted(pids)
+            ended = [process.args for process in self.started if process.poll() not in (None, 0)]
+            if ended and not self.pids():
+                raise AssertionError(f"ended before {count} {kind} processes were there: {ended}")
+            return None
 
         try:
             return wait_for(f"{count} {kind} processes", enough, deadline)

@@ -28,7 +28,7 @@ def test_accelerate(launch: Launch) -> None:
     need("accelerate")
     port = free_port()
     agent = launch.start(
-        str(BIN / "accelerate"), "launch", "--multi_gpu", "--cpu", "--num_processes=2", "--num_machines=1",
+        str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
         "--mixed_precision=no", "--dynamo_backend=no", f"--main_process_port={port}",
         SLEEPER, str(launch.folder), "--fork", "1",
     )  # fmt: skip
@@ -47,7 +47,7 @@ def test_deepspeed(launch: Launch) -> None:
     need("deepspeed")
     port = free_port()
     launch.start(
-        str(BIN / "deepspeed"), "--num_gpus=2", f"--master_port={port}", "--force_multi", "--launcher=local",
+        str(BIN / "deepspeed"), "--num_gpus=2", f"--master_port={port}",
         SLEEPER, str(launch.folder), "--fork", "1",
         env={"DS_ACCELERATOR": "cpu"},
     )  # fmt: skip

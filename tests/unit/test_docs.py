@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from breakranks.cli.main import COMMANDS
+from breakranks.cli.main import COMMANDS, parser_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
@@ -65,6 +66,20 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_commands_that_are_shown_exist(page: Path) -> None:
     shown = commands_shown(page.read_text(encoding="utf-8"))
     assert [line for word, line in shown if word not in COMMANDS and NOT_YET not in line] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_options_that_are_shown_exist(page: Path) -> None:
+    unknown = []
+    for word, line in commands_shown(page.read_text(encoding="utf-8")):
+        # The rest of the line up to another command, a pipe or the remark after it.
+        for rest in re.findall(rf"breakranks {word}\b(.*?)(?=\bbreakranks\b|[|`]|\s{{2,}}|$)", line):
+            options = re.findall(r"(?<=\s)--?[a-z][a-z-]*", rest)
+            if word in COMMANDS and options:
+                module = importlib.import_module(COMMANDS[word][0])
+                known = parser_of(word, module).format_help()
+                unknown += [f"{word} {option}" for option in options if not re.search(rf"{option}\b", known)]
+    assert unknown == []
 
 
 def test_every_command_is_in_the_pages() -> None:

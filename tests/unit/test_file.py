@@ -58,11 +58,7 @@ def example(ranks: int = 4) -> Snapshot:
                         Sample(
                             time,
                             "S",
-                            threads=(
-                                Thread(
-                                    1, "MainThread", wait, native, "S", call=Call("poll", 3, 1.5), idle=2.0
-                                ),
-                            ),
+                            threads=(Thread(1, "MainThread", wait, native, "S", call=Call("poll", 3, 1.5), idle=2.0),),
                             quiet_ran=(1,),
                         )
                         for time in (999.0, 1000.0)
@@ -130,9 +126,7 @@ def test_saving_again_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["job.brk"]
 
 
-def test_a_failed_save_leaves_the_old_file_and_no_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "job.brk"
     path.write_text("old")
 
@@ -264,9 +258,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "user" in caught.value.help
 
 
-def test_a_gigantic_file_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gigantic_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sparse"
     with open(path, "wb") as file:
         file.truncate(1 << 40)

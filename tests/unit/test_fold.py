@@ -29,9 +29,7 @@ def snapshot_of(stacks: dict[int, tuple[Frame, ...]], order: list[int] | None = 
 
 
 def made(table: StackTable, ranks: list[Rank]) -> Snapshot:
-    return Snapshot(
-        1, "test", 1.0, Job("j", "torchrun"), tuple(ranks), tuple(table.frames), tuple(table.stacks)
-    )
+    return Snapshot(1, "test", 1.0, Job("j", "torchrun"), tuple(ranks), tuple(table.frames), tuple(table.stacks))
 
 
 def shape(node: Node) -> object:
@@ -64,9 +62,7 @@ def test_no_rank_is_lost_and_each_ends_on_its_own_stack(stacks: dict[int, tuple[
 
 
 @given(stacks_of_ranks, st.randoms(use_true_random=False))
-def test_the_order_of_looking_does_not_show(
-    stacks: dict[int, tuple[Frame, ...]], chance: random.Random
-) -> None:
+def test_the_order_of_looking_does_not_show(stacks: dict[int, tuple[Frame, ...]], chance: random.Random) -> None:
     order = list(stacks)
     chance.shuffle(order)
     assert shape(fold(snapshot_of(stacks, order))) == shape(fold(snapshot_of(stacks)))
@@ -101,6 +97,11 @@ def test_each_different_stack_is_built_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert [len(child.ranks) for child in root.children[0].children] == [334, 333, 333]
 
 
+def test_branches_are_in_order_of_their_lowest_rank() -> None:
+    stacks = {0: (FRAMES[5],), 1: (FRAMES[0],), 2: (FRAMES[0],), 3: (FRAMES[3],)}
+    assert [str(child.ranks) for child in fold(snapshot_of(stacks)).children] == ["0", "1-2", "3"]
+
+
 def test_a_rank_without_a_stack_ends_at_the_root() -> None:
     table = StackTable()
     seen = Process(1, 0, (), samples=(Sample(1.0, "S", threads=(Thread(1, "m", table.add((FRAMES[0],))),)),))
@@ -120,8 +121,7 @@ def test_a_very_deep_stack_is_no_recursion() -> None:
 def test_samples_are_chosen_by_number() -> None:
     table = StackTable()
     samples = tuple(
-        Sample(float(i), "S", threads=(Thread(1, "m", table.add((frame,))),))
-        for i, frame in enumerate(FRAMES[:2])
+        Sample(float(i), "S", threads=(Thread(1, "m", table.add((frame,))),)) for i, frame in enumerate(FRAMES[:2])
     )
     snapshot = made(table, [Rank(0, "n", Process(1, 0, (), samples=samples))])
     assert fold(snapshot).children[0].frame == FRAMES[1]
@@ -196,9 +196,10 @@ def test_cut_takes_native_glue_only_before_the_first_real_frame() -> None:
     def c(name: str) -> Frame:
         return Frame(name, "/x/lib.so", 0, True)
 
-    stack = (c("_start"), c("main"), STEP[0], c("slot_tp_call"), STEP[3], c("cfunction_call"))
+    stack = (c("_start"), c("main"), STEP[0], c("slot_tp_call"), c("autograd"), STEP[3], c("cfunction_call"))
     assert [f.function for f in cut((*stack, c("c10d::wait"), c("_PyObject_Call"), c("poll")))] == [
         "main",
+        "autograd",
         "forward",
         "c10d::wait",
         "_PyObject_Call",

@@ -52,9 +52,7 @@ def test_ranges_are_maximal_and_in_order(ranks: frozenset[int]) -> None:
 
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(1, 9))
 def test_parse_reads_steps(start: int, length: int, step: int) -> None:
-    assert list(RankSet.parse(f"{start}-{start + length}/{step}")) == list(
-        range(start, start + length + 1, step)
-    )
+    assert list(RankSet.parse(f"{start}-{start + length}/{step}")) == list(range(start, start + length + 1, step))
 
 
 @given(members.filter(bool))

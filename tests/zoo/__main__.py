@@ -31,9 +31,7 @@ def main() -> int:
         try:
             with running(BY_NAME[name]) as job:
                 ranks = ", ".join(f"rank {rank} is pid {pid}" for rank, pid in sorted(job.pids.items()))
-                print(
-                    f"#### {name} stands after {job.settled_after:.1f} s in {job.folder}: {ranks}", flush=True
-                )
+                print(f"#### {name} stands after {job.settled_after:.1f} s in {job.folder}: {ranks}", flush=True)
                 if options.look:
                     print(look(job), flush=True)
                     continue

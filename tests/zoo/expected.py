@@ -1,248 +1,625 @@
-"""The table of the zoo: how each job is started, where its ranks must stand, and what `why` must say of it.
-
-`kinds` are the accepted ones, the best first; none means a healthy job: no verdict, exit status 0.
-"""
+"""The table of the zoo: every job, and what `breakranks why` must say of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from signal import SIGKILL, SIGSTOP, SIGUSR1
 
+from .case import Case, c_library, left_over, named_pipe
 
-def ranks_of(text: str) -> frozenset[int]:
-    """`0-2,5` as a set."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-def nothing(folder: Path) -> None:
-    """Most jobs need no preparation."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """One job.
-
-    `launcher` is torchrun, mpirun, shell (a loop of `RANK=$r python job.py &`) or python (the job starts its
-    ranks itself). `stands` says which function is on the stack of which ranks or marked helpers: the harness
-    waits for it. `busy` ranks may use the CPU, `gone` ones must have exited. `culprits` lists accepted rank
-    sets; None leaves it open, and then `involved` (culprits and victims together) may say more. `function` is
-    what `where` may name. `mentions` are words that the summary must hold; `@file` stands for what the job
-    wrote into that file, `{folder}` for its folder.
-    """
-
-    name: str
-    launcher: str = "torchrun"
-    ranks: int = 3
-    kinds: tuple[str, ...] = ()
-    culprits: tuple[str, ...] | None = None
-    victims: tuple[str, ...] | None = None
-    involved: str | None = None
-    function: tuple[str, ...] = ()
-    mentions: tuple[str, ...] = ()
-    sure: bool = True
-    stands: dict[str, str] = field(default_factory=dict)
-    busy: str = ""
-    gone: str = ""
-    started: str = ""
-    signals: tuple[tuple[str, int], ...] = ()
-    stdin: str = "null"
-    extras: tuple[str, ...] = ()
-    extra_marks: tuple[str, ...] = ()
-    helpers: tuple[str, ...] = ()
-    prepare: Callable[[Path], None] = nothing
-    environment: dict[str, str] = field(default_factory=dict)
-    program: str = ""
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """The marks that say that the job is about to be in its state."""
-        ranks = sorted(ranks_of(self.started or f"0-{self.ranks - 1}"))
-        return (*map(str, ranks), *self.helpers)
-
-
-def left_over(path: str, content: str = "") -> Callable[[Path], None]:
-    """A lock file whose maker is gone."""
-
-    def prepare(folder: Path) -> None:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(content)
-
-    return prepare
-
+BATON = "{folder}/extensions/fused_scale/lock"
 
 CASES = (
-    # --- a rank is missing from a collective -------------------------------------------------------------
+    # --- a rank is missing from a collective ---
     Case(
         name="missing_sleep",
+        stands={"0,2": "all_reduce", "1": "wait_for_quota"},
         kinds=("missing-from-collective",),
         culprits=("1",),
         victims=("0,2",),
         function=("wait_for_quota",),
-        stands={"0,2": "all_reduce", "1": "wait_for_quota"},
     ),
     Case(
         name="missing_early_return",
+        stands={"0-1": "all_reduce", "2": "wait_until_published"},
         kinds=("missing-from-collective",),
         culprits=("2",),
         victims=("0-1",),
         function=("wait_until_published",),
-        stands={"0-1": "all_reduce", "2": "wait_until_published"},
     ),
-    # --- ranks are in different collectives --------------------------------------------------------------
+    # Majority is no truth: rank 0 waits for the others, and they wait for nobody.
+    Case(
+        name="one_against_many",
+        stands={"0": "average_validation_loss", "1-2": "wait_for_trigger"},
+        kinds=("missing-from-collective",),
+        culprits=("1-2",),
+        victims=("0",),
+        function=("wait_for_trigger",),
+    ),
+    Case(
+        name="monitored_barrier",
+        stands={"0,2": "monitored_barrier", "1": "profile_memory"},
+        kinds=("missing-from-collective",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("profile_memory",),
+    ),
+    Case(
+        name="async_wait",
+        stands={"0,2": "reduce_overlapped", "1": "next_batch"},
+        kinds=("missing-from-collective",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("next_batch", "fetch"),
+    ),
+    Case(
+        name="thread_collective",
+        stands={"0,2": "all_reduce", "1": "drain_profiler"},
+        kinds=("missing-from-collective",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("drain_profiler",),
+    ),
+    Case(
+        name="asyncio_wait",
+        stands={"0-1": "all_reduce", "2": "request_lease"},
+        kinds=("missing-from-collective",),
+        culprits=("2",),
+        victims=("0-1",),
+        function=("request_lease",),
+    ),
+    Case(
+        name="finally_wait",
+        stands={"0,2": "all_reduce", "1": "close"},
+        kinds=("missing-from-collective", "thread-deadlock"),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("close",),
+    ),
+    Case(
+        name="exit_hang",
+        stands={"0-1": "barrier", "2": "_shutdown"},
+        kinds=("missing-from-collective", "thread-deadlock"),
+        culprits=("2",),
+        victims=("0-1",),
+    ),
+    Case(
+        name="spawn_missing",
+        launcher="python",
+        stands={"0,2": "all_reduce", "1": "warm_cache"},
+        kinds=("missing-from-collective",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("warm_cache",),
+    ),
+    Case(
+        name="mpi_missing",
+        launcher="mpirun",
+        stands={"0,2": "synchronise", "1": "wait_for_restart_file"},
+        busy="0,2",
+        kinds=("missing-from-collective",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("wait_for_restart_file",),
+    ),
+    # --- ranks are in different collectives ---
     Case(
         name="mismatch_barrier",
+        stands={"0": "barrier", "1-2": "all_reduce"},
         kinds=("collective-mismatch",),
         culprits=("0", "0-2"),
-        stands={"0": "barrier", "1-2": "all_reduce"},
         mentions=("barrier", "all_reduce"),
     ),
     Case(
         name="mismatch_log_rank0",
+        stands={"0": "all_reduce", "1-2": "barrier"},
         kinds=("collective-mismatch",),
         culprits=("0", "0-2"),
-        stands={"0": "all_reduce", "1-2": "barrier"},
         mentions=("barrier", "all_reduce"),
     ),
     Case(
         name="mismatch_call_sites",
+        stands={"0": "broadcast", "1-2": "all_gather"},
         kinds=("collective-mismatch",),
         culprits=("0", "0-2"),
-        stands={"0": "broadcast", "1-2": "all_gather"},
         mentions=("broadcast", "all_gather"),
     ),
     Case(
         name="mismatch_uneven_ddp",
+        stands={"0,2": "backward", "1": "barrier"},
         kinds=("collective-mismatch",),
         culprits=("1", "0-2"),
-        stands={"0,2": "backward", "1": "barrier"},
         mentions=("barrier",),
     ),
-    # --- sends and receives ------------------------------------------------------------------------------
+    Case(
+        name="new_group_subset",
+        stands={"0-1": "new_group", "2": "all_reduce"},
+        kinds=("collective-mismatch", "missing-from-collective", "rendezvous-incomplete"),
+        culprits=("2", "0-2"),
+        mentions=("new_group",),
+    ),
+    # From outside the two groups look alike: what can be seen is one operation at two places.
+    Case(
+        name="order_deadlock",
+        stands={"0": "reduce_tensor_parallel", "1": "reduce_data_parallel", "2": "barrier"},
+        kinds=("collective-order-deadlock", "collective-mismatch"),
+        culprits=("0-1", "0-2"),
+        sure=False,
+    ),
+    # --- sends and receives ---
     Case(
         name="p2p_recv_first",
+        stands={"0-2": "recv"},
         kinds=("p2p-deadlock",),
         culprits=("0-2",),
         function=("exchange_halos",),
-        stands={"0-2": "recv"},
     ),
     Case(
         name="p2p_ring_send",
+        stands={"0-2": "send"},
         kinds=("p2p-deadlock",),
         culprits=("0-2",),
         function=("pass_to_the_right",),
-        stands={"0-2": "send"},
     ),
     Case(
         name="p2p_recv_from_barrier",
+        stands={"0": "collect_results", "1-2": "barrier"},
         kinds=("p2p-deadlock", "collective-mismatch"),
         culprits=("0", "0-1", "0-2"),
-        stands={"0": "collect_results", "1-2": "barrier"},
         mentions=("recv", "barrier"),
     ),
-    # --- ranks that are gone, or stopped -----------------------------------------------------------------
+    Case(
+        name="mpi_ring_send",
+        launcher="mpirun",
+        stands={"0-2": "shift_blocks"},
+        busy="0-2",
+        kinds=("p2p-deadlock",),
+        culprits=("0-2",),
+        function=("shift_blocks",),
+    ),
+    Case(
+        name="mpi_recv_first",
+        launcher="mpirun",
+        ranks=2,
+        stands={"0-1": "swap_with_neighbour"},
+        busy="0-1",
+        kinds=("p2p-deadlock",),
+        culprits=("0-1",),
+        function=("swap_with_neighbour",),
+    ),
+    Case(
+        name="pipeline_stall",
+        other="other_silent_writer",
+        prepare=named_pipe("feed"),
+        stands={"0": "read_shard", "1-2": "receive_activations"},
+        kinds=("blocked-io", "data-loading"),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("read_shard",),
+        mentions=("{folder}/feed",),
+    ),
+    # --- ranks that are gone, or stopped ---
     Case(
         name="exited_store_key",
+        stands={"0,2": "wait_for_peers"},
+        gone="1",
         kinds=("rank-exited",),
         culprits=("1",),
         victims=("0,2",),
-        gone="1",
-        stands={"0,2": "wait_for_peers"},
     ),
     Case(
         name="exited_before_init",
+        stands={"0-1": "init_process_group"},
+        gone="2",
         kinds=("rank-exited", "rendezvous-incomplete"),
         culprits=("2",),
         victims=("0-1",),
+    ),
+    Case(
+        name="exited_plain",
+        launcher="shell",
+        stands={"0,2": "merge_parts"},
+        gone="1",
+        kinds=("rank-exited",),
+        culprits=("1",),
+        sure=False,
+    ),
+    Case(
+        name="exited_zombie",
+        launcher="python",
+        stands={"0,2": "init_process_group"},
+        gone="1",
+        kinds=("rank-exited", "rendezvous-incomplete"),
+        culprits=("1",),
+        victims=("0,2",),
+    ),
+    Case(
+        name="killed_store_wait",
+        launcher="shell",
+        signals=(("2", SIGKILL),),
+        stands={"0-1": "wait_for_epoch"},
         gone="2",
-        stands={"0-1": "init_process_group"},
+        kinds=("rank-exited",),
+        culprits=("2",),
+        victims=("0-1",),
     ),
     Case(
         name="rank_stopped",
+        signals=(("1", SIGSTOP),),
+        stands={"0,2": "all_reduce"},
         kinds=("rank-stopped",),
         culprits=("1",),
         victims=("0,2",),
-        signals=(("1", SIGSTOP),),
-        stands={"0,2": "all_reduce"},
         mentions=("stopped",),
     ),
-    # --- lock files and locks on files -------------------------------------------------------------------
+    # --- lock files and locks on files ---
     Case(
         name="baton_stale_all",
-        kinds=("stale-lock-file",),
-        involved="0-2",
         prepare=left_over("extensions/fused_scale/lock"),
         stands={"0-2": "FileBaton.wait"},
-        mentions=("{folder}/extensions/fused_scale/lock",),
+        kinds=("stale-lock-file",),
+        involved="0-2",
+        function=("build_kernels",),
+        mentions=(BATON,),
     ),
     Case(
         name="baton_stale_one",
+        prepare=left_over("extensions/fused_scale/lock"),
+        stands={"0": "FileBaton.wait", "1-2": "barrier"},
         kinds=("stale-lock-file",),
         culprits=("0",),
         victims=("1-2",),
-        prepare=left_over("extensions/fused_scale/lock"),
-        stands={"0": "FileBaton.wait", "1-2": "barrier"},
-        mentions=("{folder}/extensions/fused_scale/lock",),
+        function=("build_kernels",),
+        mentions=(BATON,),
     ),
-    # --- data loading ------------------------------------------------------------------------------------
+    Case(
+        name="softlock_stale",
+        launcher="shell",
+        prepare=left_over("tokenizer.lock"),
+        stands={"0-2": "load_tokenizer"},
+        kinds=("stale-lock-file",),
+        involved="0-2",
+        function=("load_tokenizer",),
+        mentions=("{folder}/tokenizer.lock",),
+    ),
+    Case(
+        name="baton_held",
+        other="other_baton",
+        stands={"0": "FileBaton.wait", "1-2": "barrier"},
+        kinds=("lock-held",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("build_kernels",),
+        mentions=(BATON, "@ready.other"),
+    ),
+    Case(
+        name="flock_other_process",
+        other="other_flock",
+        stands={"0": "rebuild_index", "1-2": "barrier"},
+        kinds=("lock-held",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("rebuild_index",),
+        mentions=("{folder}/index.lock", "@ready.other"),
+    ),
+    # A cycle: the others wait for rank 0's lock, rank 0 for the others in the barrier.
+    Case(
+        name="flock_other_rank",
+        stands={"0": "barrier", "1-2": "prepare_cache"},
+        kinds=("lock-held",),
+        culprits=("0", "0-2"),
+        function=("prepare_cache",),
+        mentions=("{folder}/cache.lock",),
+    ),
+    Case(
+        name="filelock_held",
+        other="other_filelock",
+        stands={"0": "download_and_prepare", "1-2": "barrier"},
+        kinds=("lock-held",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("download_and_prepare",),
+        mentions=("{folder}/imagenet.lock", "@ready.other"),
+    ),
+    Case(
+        name="sqlite_locked",
+        other="other_sqlite",
+        stands={"0": "log_run", "1-2": "barrier"},
+        kinds=("lock-held",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("log_run",),
+        mentions=("runs.db", "@ready.other"),
+    ),
+    # --- data loading ---
     Case(
         name="loader_worker_stuck",
+        helpers=("helper",),
+        stands={"0,2": "all_reduce", "1": "_next_data", "helper": "fetch_remote"},
         kinds=("data-loading",),
         culprits=("1",),
         victims=("0,2",),
-        function=("fetch_remote", "Shards.fetch_remote", "train"),
-        helpers=("helper",),
-        stands={"0,2": "all_reduce", "1": "_next_data", "helper": "fetch_remote"},
+        function=("fetch_remote", "train"),
+        mentions=("fetch_remote",),
     ),
-    # --- people ------------------------------------------------------------------------------------------
+    Case(
+        name="loader_main_stuck",
+        prepare=named_pipe("shard-0020"),
+        stands={"0-1": "all_reduce", "2": "read_shard"},
+        kinds=("data-loading", "blocked-io"),
+        culprits=("2",),
+        victims=("0-1",),
+        function=("read_shard",),
+    ),
+    Case(
+        name="loader_worker_stopped",
+        helpers=("helper",),
+        signals=(("helper", SIGSTOP),),
+        stands={"0": "_next_data", "1-2": "all_reduce"},
+        kinds=("data-loading", "rank-stopped"),
+        culprits=("0",),
+        victims=("1-2",),
+        mentions=("stopped", "@ready.helper"),
+    ),
+    Case(
+        name="fork_held_lock",
+        helpers=("helper",),
+        stands={"0,2": "all_reduce", "1": "_next_data", "helper": "warn_if_corrupt"},
+        kinds=("data-loading", "thread-deadlock"),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("warn_if_corrupt", "main"),
+        mentions=("warn_if_corrupt",),
+    ),
+    # --- helpers ---
+    # The pool has replaced the dead worker, so nothing dead is left to see: its workers are all idle.
+    Case(
+        name="pool_worker_killed",
+        stands={"0,2": "barrier", "1": "tokenize_all"},
+        kinds=("helper-dead", "missing-from-collective"),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("tokenize_all",),
+    ),
+    Case(
+        name="queue_child_dead",
+        helpers=("helper",),
+        signals=(("helper", SIGKILL),),
+        stands={"0": "next_sample", "1-2": "barrier"},
+        kinds=("helper-dead",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("next_sample",),
+        mentions=("@ready.helper",),
+    ),
+    Case(
+        name="map_rank0_first",
+        helpers=("helper",),
+        stands={"0": "dataset_map", "1-2": "barrier", "helper": "tokenize"},
+        kinds=("thread-deadlock", "missing-from-collective", "data-loading"),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("dataset_map", "tokenize"),
+    ),
+    # --- people ---
     Case(
         name="pdb_rank0",
+        stdin="pty",
+        stands={"0": "pdb.py", "1-2": "all_reduce"},
         kinds=("debugger-prompt",),
         culprits=("0",),
         victims=("1-2",),
         function=("check_loss",),
-        stdin="pty",
-        stands={"0": "pdb.py", "1-2": "all_reduce"},
     ),
-    # --- the GIL -----------------------------------------------------------------------------------------
+    Case(
+        name="dist_breakpoint",
+        stdin="pty",
+        stands={"0,2": "barrier", "1": "pdb.py"},
+        kinds=("debugger-prompt",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("optimizer_step",),
+    ),
+    Case(
+        name="input_rank0",
+        stdin="pipe",
+        stands={"0": "confirm_overwrite", "1-2": "barrier"},
+        kinds=("debugger-prompt", "blocked-io"),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("confirm_overwrite",),
+    ),
+    # --- threads of one rank ---
+    Case(
+        name="locks_opposite",
+        stands={"0,2": "all_reduce", "1": "update_model"},
+        kinds=("thread-deadlock",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("update_model", "flush_metrics"),
+    ),
+    Case(
+        name="lock_twice",
+        stands={"0-1": "all_reduce", "2": "refresh"},
+        kinds=("thread-deadlock",),
+        culprits=("2",),
+        victims=("0-1",),
+        function=("refresh",),
+    ),
+    Case(
+        name="signal_lock",
+        signals=(("1", SIGUSR1),),
+        stands={"0,2": "all_reduce", "1": "on_preempt"},
+        kinds=("thread-deadlock",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("save", "on_preempt"),
+    ),
+    Case(
+        name="import_deadlock",
+        stands={"0": "_ModuleLock", "1-2": "all_reduce"},
+        kinds=("thread-deadlock",),
+        culprits=("0",),
+        victims=("1-2",),
+    ),
+    Case(
+        name="single_rank",
+        ranks=1,
+        stands={"0": "consume"},
+        kinds=("thread-deadlock", "helper-dead"),
+        culprits=("0",),
+        victims=("",),
+        function=("consume",),
+    ),
+    # --- the GIL, and loops ---
     Case(
         name="gil_sleep",
+        stands={"0,2": "all_reduce", "1": "read_sensor"},
         kinds=("gil-held",),
         culprits=("1",),
         victims=("0,2",),
         function=("read_sensor",),
-        stands={"0,2": "all_reduce", "1": "read_sensor"},
     ),
-    # --- commands ----------------------------------------------------------------------------------------
+    Case(
+        name="gil_busy",
+        prepare=c_library,
+        stands={"0-1": "all_reduce", "2": "solve_assignment"},
+        busy="2",
+        kinds=("gil-held", "busy-loop"),
+        culprits=("2",),
+        victims=("0-1",),
+        function=("solve_assignment",),
+    ),
+    Case(
+        name="busy_poll",
+        stands={"0,2": "all_reduce", "1": "wait_for_batch"},
+        busy="1",
+        kinds=("busy-loop",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("wait_for_batch", "poll"),
+    ),
+    Case(
+        name="regex_catastrophe",
+        stands={"0": "clean_line", "1-2": "all_reduce"},
+        busy="0",
+        kinds=("busy-loop", "gil-held"),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("clean_line",),
+    ),
+    Case(
+        name="straggler",
+        stands={"0,2": "barrier", "1": "count_words"},
+        busy="1",
+        kinds=("straggler",),
+        culprits=("1",),
+        victims=("0,2",),
+    ),
+    # --- files, pipes, sockets ---
+    Case(
+        name="fifo_read",
+        other="other_silent_writer",
+        prepare=named_pipe("feed"),
+        stands={"0,2": "barrier", "1": "read_feed"},
+        kinds=("blocked-io",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("read_feed",),
+        mentions=("{folder}/feed",),
+    ),
+    Case(
+        name="checkpoint_broadcast",
+        prepare=named_pipe("step-1000.pt"),
+        stands={"0": "save_checkpoint", "1-2": "broadcast_object_list"},
+        kinds=("blocked-io",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("save_checkpoint",),
+    ),
+    Case(
+        name="pipe_full",
+        stands={"0": "dump_samples", "1-2": "barrier"},
+        kinds=("blocked-io",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("dump_samples",),
+        mentions=("pipe",),
+    ),
+    Case(
+        name="socket_silent",
+        other="other_server",
+        stands={"0,2": "all_reduce", "1": "fetch_features"},
+        kinds=("socket-wait",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("fetch_features",),
+        mentions=("@address",),
+    ),
+    # --- commands and compilers ---
     Case(
         name="subprocess_sleep",
+        stands={"0": "upload_checkpoint", "1-2": "barrier"},
         kinds=("subprocess-wait",),
         culprits=("0",),
         victims=("1-2",),
         function=("upload_checkpoint",),
-        stands={"0": "upload_checkpoint", "1-2": "barrier"},
         mentions=("sleep 100000",),
     ),
-    # --- rendezvous --------------------------------------------------------------------------------------
+    Case(
+        name="subprocess_prompt",
+        stdin="pipe",
+        stands={"0": "communicate", "1-2": "barrier"},
+        kinds=("subprocess-wait",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("backup_checkpoint",),
+        mentions=("cp -i",),
+    ),
+    Case(
+        name="compile_slow",
+        stands={"0": "run_ninja_build", "1-2": "barrier"},
+        kinds=("compile-wait",),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("build_kernels",),
+    ),
+    Case(
+        name="compile_baton",
+        stands={"0": "run_ninja_build", "1-2": "FileBaton.wait"},
+        kinds=("compile-wait", "lock-held"),
+        culprits=("0",),
+        victims=("1-2",),
+        function=("build_kernels",),
+    ),
+    # --- rendezvous ---
     Case(
         name="rendezvous_three_of_four",
         launcher="shell",
         ranks=4,
         started="0-2",
+        stands={"0-2": "init_process_group"},
         kinds=("rendezvous-incomplete",),
         culprits=("3",),
         victims=("0-2",),
-        stands={"0-2": "init_process_group"},
     ),
-    # --- nothing is wrong --------------------------------------------------------------------------------
+    Case(
+        name="rendezvous_never_calls",
+        stands={"0-1": "init_process_group", "2": "download_weights"},
+        kinds=("rendezvous-incomplete", "missing-from-collective"),
+        culprits=("2",),
+        victims=("0-1",),
+        function=("download_weights",),
+    ),
+    # --- nothing is wrong ---
     Case(name="healthy_fast", busy="0-2"),
     Case(name="healthy_slow", busy="0-2"),
     Case(name="healthy_unbalanced", busy="0-2"),
+    Case(name="healthy_loader", busy="0-2"),
+    Case(name="healthy_threads", busy="0-2"),
+    Case(name="healthy_startup", busy="0-2"),
+    Case(name="healthy_mpi", launcher="mpirun", busy="0-2"),
+    Case(name="healthy_plain", launcher="shell", ranks=4, busy="0-3"),
+    Case(name="healthy_one_finished", launcher="shell", busy="0,2", gone="1"),
 )
 
 BY_NAME = {case.name: case for case in CASES}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import proc
-from .expected import Case, ranks_of
+from .case import Case, ranks_of
 
 JOBS = Path(__file__).parent / "jobs"
 BIN = Path(sys.executable).parent
@@ -79,9 +79,9 @@ def running(case: Case) -> Iterator[Running]:
         (folder / "tmp").mkdir()
         case.prepare(folder)
         environment = _environment(case, folder)
-        for extra in case.extras:
-            job.started.append(_start([sys.executable, str(JOBS / extra)], environment, folder))
-        _wait_for(lambda: _marked(job, case.extra_marks), READY_DEADLINE, job, "the other processes")
+        if case.other:
+            job.started.append(_start([sys.executable, str(JOBS / f"{case.other}.py")], environment, folder))
+            _wait_for(lambda: _marked(job, ("other",)), READY_DEADLINE, job, "the process beside the job")
         stdin = _stdin(case.stdin, close)
         job.started.append(_start(_command(case), environment, folder, stdin))
         _wait_for(lambda: _marked(job, case.marks), READY_DEADLINE, job, "every rank to say that it is ready")
@@ -97,21 +97,30 @@ def running(case: Case) -> Iterator[Running]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def why(*arguments: str) -> tuple[int, dict]:
-    """Run `breakranks why --json`: its exit status and its answer."""
-    done = subprocess.run(
-        [str(BIN / "breakranks"), "why", "--json", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=WHY_DEADLINE,
-        check=False,
-    )
+def why(job: Running) -> tuple[int, dict]:
+    """Run `breakranks why --json` for this job: its exit status and its answer.
+
+    It is run as a person would, without `--job`, unless other jobs are on the machine.
+    """
+    status, seen = breakranks("ps", "--json")
+    assert status == 0, seen
+    jobs = seen["jobs"]
+    ours = [one["key"] for one in jobs if {two["pid"] for two in one["processes"]} & set(job.pids.values())]
+    assert len(ours) == 1, f"ps shows our ranks in {len(ours)} jobs: {ours} of {[one['key'] for one in jobs]}"
+    return breakranks("why", "--json", *(("--job", ours[0]) if len(jobs) > 1 else ()))
+
+
+def breakranks(*arguments: str) -> tuple[int, dict]:
+    """A command of ours that prints JSON: its exit status and what it printed, or what it said instead."""
+    command = [str(BIN / "breakranks"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WHY_DEADLINE, check=False)
+    if done.returncode == 2:
+        return 2, {"error": done.stderr}
     try:
         return done.returncode, json.loads(done.stdout)
     except ValueError:
-        raise AssertionError(
-            f"breakranks why --json: status {done.returncode}, no JSON\n{done.stdout}{done.stderr}"
-        ) from None
+        said = f"{' '.join(arguments)}: status {done.returncode}, no JSON\n{done.stdout}{done.stderr}"
+        raise AssertionError(said) from None
 
 
 def look(job: Running, *, native: bool = True) -> str:
@@ -127,7 +136,9 @@ def look(job: Running, *, native: bool = True) -> str:
         for tid in sorted(os.listdir(f"/proc/{pid}/task"), key=int)[:12]:
             lines.append(f"   tid {tid} {_thread_words(pid, tid)}")
         if pid in names or "python" in proc.command(pid).split(" ")[0]:
-            lines += [line[:120] for line in stacks(pid, native=native).splitlines()[3:]]
+            # py-spy cannot stop what is stopped already.
+            dump = stacks(pid, native=native and seen.state != "T")
+            lines += [line[:120] for line in dump.splitlines()[3:]]
     return "\n".join(lines)
 
 
@@ -172,19 +183,18 @@ def _environment(case: Case, folder: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         # Shared memory of Open MPI goes with the folder even when mpirun gets no chance to remove it.
         "OMPI_MCA_btl_vader_backing_directory": str(folder / "tmp"),
-        **case.environment,
     }
 
 
 def _command(case: Case) -> list[str]:
-    program, count = str(JOBS / f"{case.program or case.name}.py"), str(case.ranks)
+    program, count = str(JOBS / f"{case.name}.py"), str(case.ranks)
     if case.launcher == "torchrun":
         return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={count}", program]
     if case.launcher == "mpirun":
         return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", count, sys.executable, program]
     if case.launcher == "shell":
         loop = 'for rank in $STARTED; do RANK=$rank LOCAL_RANK=$rank "$0" "$1" & done; wait'
-        started = " ".join(str(rank) for rank in sorted(ranks_of(case.started or f"0-{case.ranks - 1}")))
+        started = " ".join(str(rank) for rank in sorted(case.starts))
         variables = [f"WORLD_SIZE={count}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={_free_port()}"]
         return ["env", *variables, f"STARTED={started}", "bash", "-c", loop, sys.executable, program]
     if case.launcher == "python":

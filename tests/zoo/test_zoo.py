@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .expected import CASES, Case, ranks_of
-from .harness import Running, running, why
+from .case import Case, ranks_of
+from .expected import BY_NAME, CASES
+from .harness import Running, breakranks, running, why
 
 
 def named(case: Case) -> str:
@@ -18,7 +19,7 @@ def test_why_explains_the_broken_job(case: Case) -> None:
     # GIVEN a job that stands where the table says
     with running(case) as job:
         # WHEN
-        status, answer = why()
+        status, answer = why(job)
 
         # THEN
         verdict = answer["verdict"]
@@ -27,7 +28,7 @@ def test_why_explains_the_broken_job(case: Case) -> None:
         assert verdict["kind"] in case.kinds, verdict
         check_ranks(case, verdict)
         if case.function:
-            assert verdict["where"]["function"] in case.function, verdict
+            assert verdict["where"]["function"].rpartition(".")[2] in case.function, verdict
         if case.sure:
             assert verdict["confidence"] != "guess", verdict
         for word in case.mentions:
@@ -41,14 +42,33 @@ def test_why_explains_the_broken_job(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if not case.kinds], ids=named)
 def test_why_leaves_the_healthy_job_alone(case: Case) -> None:
     # GIVEN a job that does its work
-    with running(case):
+    with running(case) as job:
         # WHEN
-        status, answer = why()
+        status, answer = why(job)
 
         # THEN
         assert answer["verdict"] is None, answer["verdict"]
         assert status == 0, answer
-        assert ranks_of(answer["job"]["ranks"]) == ranks_of(f"0-{case.ranks - 1}")
+        assert ranks_of(answer["job"]["ranks"]) == case.starts - ranks_of(case.gone)
+
+
+@pytest.mark.slow
+def test_two_jobs_are_told_apart() -> None:
+    # GIVEN one job that hangs and one that works
+    with running(BY_NAME["missing_sleep"]) as hung, running(BY_NAME["healthy_plain"]) as well:
+        # WHEN
+        unasked, said = breakranks("why", "--json")
+        hung_status, hung_answer = why(hung)
+        well_status, well_answer = why(well)
+
+        # THEN each gets its own answer, and who does not say which one is asked to
+        assert unasked == 2
+        assert "--job" in said["error"]
+        assert hung_status == 1
+        assert hung_answer["verdict"]["culprits"] == "1"
+        assert hung_answer["job"]["ranks"] == "0-2"
+        assert well_status == 0, well_answer["verdict"]
+        assert well_answer["job"]["ranks"] == "0-3"
 
 
 def check_ranks(case: Case, verdict: dict) -> None:

@@ -32,9 +32,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="local (the default), pid:123,124, or a file made with `breakranks snapshot`",
     )
-    parser.add_argument(
-        "--job", metavar="KEY", help="which job, when there are several: its key or the start of it"
-    )
+    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6, 0-31/8")
 
 
@@ -155,9 +153,7 @@ def stack_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
                 timeout=_STACK_DEADLINE,
                 check=False,
             )
-            threads: list[dict[str, Any]] = msgspec.json.decode(
-                done.stdout or b"[]", type=list[dict[str, Any]]
-            )
+            threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout or b"[]")
         except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError):
             return None
     return threads

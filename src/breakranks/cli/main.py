@@ -7,6 +7,8 @@ fast a hung job is explained.
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import sys
 
@@ -27,6 +29,8 @@ COMMANDS = {
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }
 STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 HELP = """\
 usage: breakranks COMMAND [TARGET] [options]
@@ -56,6 +60,9 @@ def entry() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status and never raises for what a user did."""
     words = list(sys.argv[1:] if argv is None else argv)
+    relax_collector()
+    if sys.stdout is None:  # closed by whoever started us: >&-
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets a stand-in, never an exception.
         if hasattr(stream, "reconfigure"):
@@ -68,10 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output left (``| head``). Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has left: | head
         return 141
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+            _drop_output()
+            return _complain(f"cannot write the output: {error.strerror}", "Is the disk full?")
         if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
             raise
         return _complain(
@@ -80,6 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             "  BREAKRANKS_DEBUG=1 breakranks " + " ".join(words),
         )
     return status
+
+
+def relax_collector() -> None:
+    """Look for garbage rarely: evidence is a million small objects that stay, and looking through them
+    again and again took half the time of explaining 100,000 ranks."""
+    gc.set_threshold(100_000, 50, 100)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -153,6 +168,11 @@ def _suggestion(name: str) -> str:
 
     close = difflib.get_close_matches(name, COMMANDS, 1)
     return f"Did you mean: breakranks {close[0]}" if close else f"Commands: {', '.join(COMMANDS)}."
+
+
+def _drop_output() -> None:
+    """Python flushes once more at its end, and would complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, help: str) -> int:

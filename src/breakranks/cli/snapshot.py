@@ -45,11 +45,12 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(target, Snapshot):
         raise UsageError(f"{args.target} is a snapshot already", f"Read it: breakranks why {args.target}")
     ranks = common.ranks_of(target, args.rank)
+
+    from breakranks.snapshot.file import check_place, save
+
+    path = args.output or f"{file_name(target.job.key)}.brk"
+    check_place(path)
     snapshot = _look(target, ranks, args.interval, native=not args.no_native)
-
-    from breakranks.snapshot.file import save
-
-    path = args.output or f"{file_name(snapshot.job.key)}.brk"
     size = save(snapshot, path)
     look = common.look(args)
     common.show(kept_lines(snapshot, path, size), look)

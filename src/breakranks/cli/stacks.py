@@ -30,9 +30,7 @@ breakranks stacks hang.brk --full       from a file, nothing cut
 
 def configure(parser: argparse.ArgumentParser) -> None:
     common.add_target(parser)
-    parser.add_argument(
-        "--threads", action="store_true", help="every thread by its name, not the main one only"
-    )
+    parser.add_argument("--threads", action="store_true", help="every thread by its name, not the main one only")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too (slower)")
     parser.add_argument("--flat", action="store_true", help="one block a class, innermost frame first")
     common.add_output(parser, full="cut nothing: every frame, whole paths")
@@ -64,9 +62,7 @@ def _print(snapshot: Snapshot, ranks: RankSet | None, args: argparse.Namespace) 
 
         look = common.look(args)
         common.show(
-            stacks_lines(
-                snapshot, look, ranks=ranks, threads=args.threads, native=args.native, flat=args.flat
-            ),
+            stacks_lines(snapshot, look, ranks=ranks, threads=args.threads, native=args.native, flat=args.flat),
             look,
         )
     return 0 if _seen(snapshot) else 2

@@ -27,9 +27,7 @@ breakranks top --once          one look, printed plainly
 
 def configure(parser: argparse.ArgumentParser) -> None:
     common.add_target(parser)
-    parser.add_argument(
-        "--interval", metavar="S", type=float, default=2.0, help="seconds between looks (default: 2)"
-    )
+    parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds between looks (default: 2)")
     parser.add_argument("--once", action="store_true", help="print one look and leave")
     common.add_output(parser, json=False, full="whole paths")
 

@@ -90,10 +90,10 @@ def meanings(path: str | None) -> Table:
 
     if path is None:
         return Table()
-    try:
-        import tomllib
-    except ImportError:
-        raise UsageError("--meanings needs Python 3.11 or newer", "Run breakranks with a newer Python.") from None
+    if sys.version_info < (3, 11):
+        raise UsageError("--meanings needs Python 3.11 or newer", "Run breakranks with a newer Python.")
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             return Table(from_toml(tomllib.load(file)))

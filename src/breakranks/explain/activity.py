@@ -15,6 +15,7 @@ _READS = frozenset(
     " open openat stat lstat newfstatat fstat close rename unlink mkdir access msync sync syncfs ioctl".split()
 )
 _NETWORK = frozenset("connect accept accept4 sendto recvfrom sendmsg recvmsg".split())
+_POLL = 10.0
 _WAITS = frozenset({"wait4", "waitid"})
 
 
@@ -59,6 +60,8 @@ class Reader:
             frames = self._snapshot.stack(thread.stack)
             merged = self._snapshot.stack(thread.native)
             known = self._known[key] = self._work_out(frames, merged, thread, call, about, kind)
+        if known.word == "sleep" and _polls_for_a_file(process, call):
+            known = known._replace(word="file-lock", op="a loop of its own")
         if known.word == "collective" and known.op in ("", "collective"):
             known = known._replace(op=self._gloo_operation(sample) or "a collective")
         return known._replace(call=call)
@@ -88,7 +91,10 @@ class Reader:
             return base._replace(word=meaning.activity, op=_operation(meaning, frame))
         if native is not None:
             meaning, frame = native
-            if meaning.activity != "thread-wait" or call is None or call.name == "futex":
+            asleep = call is not None and call.name in _SLEEPS
+            if (meaning.activity != "thread-wait" or call is None or call.name == "futex") and (
+                meaning.activity != "file-lock" or asleep
+            ):
                 return base._replace(word=meaning.activity, op=_operation(meaning, frame))
         by_call = self._by_call(base, call)
         if by_call is not None and not (python is not None and by_call.word in ("sleep", "thread-wait")):
@@ -163,7 +169,11 @@ class Reader:
     @staticmethod
     def _about(process: Process, call: Call | None) -> tuple[str, str]:
         """What a call's descriptor is: a path, a peer's address, a pipe."""
-        if call is None or call.fd < 0:
+        if call is None:
+            return "", ""
+        if call.path:
+            return call.path, "file"
+        if call.fd < 0:
             return "", ""
         for file in process.files:
             if file.fd == call.fd:
@@ -173,6 +183,16 @@ class Reader:
                 other = socket.peer or (f"a connection to {socket.local}" if socket.local else "a socket")
                 return other, "socket"
         return "", ""
+
+
+def _polls_for_a_file(process: Process, call: Call | None) -> bool:
+    """Sleeps for a moment, again and again, in a function that has the path of an existing lock file."""
+    return (
+        call is not None
+        and call.left is not None
+        and call.left < _POLL
+        and any(lock.kind not in ("gone", "conflict") for lock in process.locks)
+    )
 
 
 def _split(frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from breakranks.explain.activity import Reader
-from breakranks.explain.look import Look, look
+from breakranks.explain.look import Look, evidence_key, helpers_key, look
 from breakranks.explain.meanings import PEER, Table
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import FileLock, Frame, Rank, Snapshot, family
@@ -26,6 +26,11 @@ class Node(NamedTuple):
     op: str
     where: Frame | None
     look: Look
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether these wait for ranks: others, or, when all are in one place, each other."""
+        return bool(self.waits) or self.reason in PEER
 
 
 class Case:
@@ -78,17 +83,25 @@ class Case:
         return None, None
 
     def _nodes(self) -> list[Node]:
-        groups: dict[object, list[int]] = {}
+        # Ranks with equal evidence share one Look, so that keys are made once for each of those.
+        shared: dict[int, list[int]] = {}
         for rank, one in self.looks.items():
-            groups.setdefault(self._key(rank, one), []).append(rank)
+            shared.setdefault(id(one), []).append(rank)
+        groups: dict[object, list[int]] = {}
+        for ranks in shared.values():
+            groups.setdefault(self._key(self.looks[ranks[0]]), []).extend(ranks)
         return [self._node(RankSet(ranks)) for ranks in groups.values()]
 
-    def _key(self, rank: int, one: Look) -> object:
+    def _key(self, one: Look) -> object:
         where = one.where
         place = (where.function, where.file, where.line) if where is not None else None
         peer = self.peer(one)
         _, holder = self.lock_holder(one)
-        return one.state in "TtZX", one.activity.word, one.activity.op, place, peer, holder, one.activity.about
+        shared = (one.state in "TtZX", one.activity.word, one.activity.op, place, peer, holder, one.activity.about)
+        if one.activity.word in PEER:
+            return shared
+        # What a rank that waits for no rank does is judged with its helpers and its motion.
+        return *shared, one.moved, one.still, helpers_key(one.process)
 
     def _node(self, ranks: RankSet) -> Node:
         one = self.look_of(ranks)
@@ -123,12 +136,22 @@ class Case:
     def roots(self) -> Iterator[Node]:
         """Nodes that wait for no rank."""
         for node in self.nodes:
-            if not node.waits:
+            if not node.is_waiting:
                 yield node
 
     def waiting(self) -> list[Node]:
-        return [node for node in self.nodes if node.waits]
+        return [node for node in self.nodes if node.is_waiting]
 
 
 def _looks(snapshot: Snapshot, reader: Reader) -> dict[int, Look]:
-    return {rank.rank: look(snapshot, reader, rank.process) for rank in snapshot.ranks}
+    """A look at every rank. Ranks whose evidence is the same share one: the cost of explaining grows with
+    the number of different stacks, not with ranks."""
+    known: dict[object, Look] = {}
+    found = {}
+    for rank in snapshot.ranks:
+        key = evidence_key(rank.process)
+        one = known.get(key)
+        if one is None:
+            one = known[key] = look(snapshot, reader, rank.process)
+        found[rank.rank] = one
+    return found

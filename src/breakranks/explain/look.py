@@ -7,6 +7,7 @@ tells a rank that hangs from one that was merely seen twice at the same line.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from breakranks.explain.activity import Activity, Reader
@@ -53,6 +54,62 @@ class Look(NamedTuple):
     def left(self) -> float | None:
         """Seconds until the thread's own sleep or timeout ends."""
         return self.thread.call.left if self.thread is not None and self.thread.call is not None else None
+
+
+def evidence_key(process: Process) -> object:
+    """Equal for processes whose looks are the same but for the exact times and pids."""
+    parts: list[object] = [process.state]
+    for sample in process.samples:
+        ran = sample.quiet_ran or ()
+        for t in sample.threads:
+            call = t.call
+            parts += (
+                t.stack, t.native, t.state, t.gil, t.python, t.tid in ran,
+                None if call is None else call.name,
+                tuple(t.hints.items()) if t.hints else None,
+            )  # fmt: skip
+            if call is not None and t.python:
+                parts += (_about(process, call.fd), int(call.left or 0).bit_length())
+        parts.append(int(sample.threads[0].idle or 0).bit_length() if sample.threads else -1)
+    parts.append(_load(process))
+    if process.locks:
+        parts.append(tuple((lock.path, lock.holder, lock.kind) for lock in process.locks))
+    if process.children:
+        parts.append(helpers_key(process))
+    return tuple(parts)
+
+
+def helpers_key(process: Process) -> object:
+    """What the helpers of a process do, in short."""
+    return tuple(
+        (child.state, child.python, child.samples[-1].threads[0].stack if _threads(child) else 0, helpers_key(child))
+        for child in process.children
+    )
+
+
+def _threads(process: Process) -> tuple[Thread, ...]:
+    return process.samples[-1].threads if process.samples else ()
+
+
+def _about(process: Process, fd: int) -> str:
+    if fd < 0:
+        return ""
+    return next((f.path for f in process.files if f.fd == fd), "") or next(
+        (s.peer for s in process.sockets if s.fd == fd), ""
+    )
+
+
+def _load(process: Process) -> tuple[int, ...]:
+    """Each thread's share of a CPU, in three grades."""
+    if len(process.samples) < 2:
+        return ()
+    first, last = process.samples[0], process.samples[-1]
+    span = last.time - first.time
+    if span <= 0:
+        return ()
+    before = {thread.tid: thread.ran for thread in first.threads}
+    shares = ((t.ran - before.get(t.tid, t.ran)) / 1e9 / span for t in last.threads)
+    return tuple(2 if share >= BUSY else 1 if share >= _POLLING else 0 for share in shares)
 
 
 def look(snapshot: Snapshot, reader: Reader, process: Process) -> Look:
@@ -161,7 +218,7 @@ def _moves(snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: 
     """In how many of the spans between samples the thread went somewhere else, or was let go and came back."""
     seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
     count = 0
-    for (_, before), (sample, after) in zip(seen, seen[1:], strict=False):
+    for (_, before), (sample, after) in pairwise(seen):
         woken = sample.quiet_ran is not None and tid in sample.quiet_ran and _blocks(after)
         if woken or _mark(snapshot, before, activity) != _mark(snapshot, after, activity):
             count += 1

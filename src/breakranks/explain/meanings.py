@@ -133,7 +133,7 @@ PYTHON: tuple[Meaning, ...] = (
     _m("thread-wait", r"logging/__init__\.py", r"acquire|handle|_acquireLock", 46, "logging lock"),
     _m("thread-wait", r"<frozen importlib\._bootstrap>", r"acquire|__enter__|_lock_unlock_module", 46,
        "import lock"),
-    _m("event-loop", r"(asyncio|uvloop|trio|anyio)/.*\.py", r"run_forever|_run_once|run_until_complete|run", 35),
+    _m("event-loop", r"(asyncio|uvloop|trio|anyio)/.*\.py", r"run_forever|_run_once|run_until_complete|run", 45),
     # The network.
     _m("socket", r"(urllib3|requests|httpx|httpcore|aiohttp|boto3|botocore|s3transfer|grpc|redis|huggingface_hub|fsspec)/.*\.py",
        r".*", 33, "network request"),
@@ -179,6 +179,8 @@ NATIVE: tuple[Meaning, ...] = (
        r"|_PyMutex_LockTimed|PyMutex_Lock|lock_acquire|_PyRecursiveMutex_Lock\w*", 30, "lock"),
     _m("thread-wait", "", r"_queue_SimpleQueue_get\w*|simplequeue_get\w*", 31, "queue"),
     _m("helper-wait", "", r"_multiprocessing_SemLock_acquire\w*|semlock_acquire", 32, "multiprocessing lock"),
+    # A database that another process has locked: sqlite sleeps and tries again. Counts only while it sleeps.
+    _m("file-lock", "", r"sqlite3_step|sqlite3_exec|sqlite3_prepare\w*|sqliteDefaultBusyCallback", 25, "sqlite"),
     _m("sleep", "", r"time_sleep|pysleep", 20),
 )  # fmt: skip
 

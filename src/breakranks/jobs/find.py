@@ -20,6 +20,10 @@ from breakranks.snapshot.model import Job, Missing, Problem
 StackOf = Callable[[int], "Sequence[Mapping[str, Any]] | None"]
 
 
+# Launchers that people also use to start one program a node, which then spawns a rank a device.
+_MAY_SPAWN = ("slurm", "mpirun", "mpich", "python")
+
+
 class FoundRank(NamedTuple):
     rank: int
     pid: int
@@ -57,7 +61,10 @@ def find_jobs(table: Table, *, stack_of: StackOf | None = None) -> Found:
     found = [_job(table, known, group) for group in _innermost(table, groups)]
     problems = [_left_over(table, orphans) for orphans in left_over]
     taken = {rank.pid for job in found for rank in job.ranks}
-    unnamed, unnamed_problems = spawn_jobs(table, taken, stack_of)
+    suspects = {rank.pid for job in found if job.job.launcher in _MAY_SPAWN for rank in job.ranks}
+    unnamed, unnamed_problems = spawn_jobs(table, taken, stack_of, suspects)
+    spawners = {job.job.launcher_pid for job in unnamed}
+    found = [job for job in found if not spawners.issuperset(rank.pid for rank in job.ranks)]
     found += unnamed
     problems += unnamed_problems
     rays, ray_problems = ray_jobs(table)
@@ -219,9 +226,7 @@ def _job(table: Table, known: Identities, group: _Group) -> FoundJob:
     first = group.ranks[min(group.ranks)]
     launcher = table.get(min((c.launcher for c in group.ranks.values() if c.launcher), default=0))
     row = _named_by(known, launcher, first.identity.row)
-    shown = (
-        launcher if launcher is not None and known.launcher(launcher) and row.name != "slurm" else first.entry
-    )
+    shown = launcher if launcher is not None and known.launcher(launcher) and row.name != "slurm" else first.entry
     ids = dict(first.identity.job)
     started = [candidate.entry.started for candidate in group.ranks.values()]
     job = Job(

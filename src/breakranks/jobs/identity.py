@@ -39,6 +39,7 @@ class Identities:
     def of(self, pid: int) -> Identity | None:
         """What a process is, by its innermost launcher."""
         if pid not in self._chosen:
+            self._chosen[pid] = None  # reused pids can close a circle of parents: never ask twice
             self._chosen[pid] = self._choose(pid, self._all(pid))
         return self._chosen[pid]
 
@@ -58,6 +59,9 @@ class Identities:
     def _choose(self, pid: int, found: list[Identity]) -> Identity | None:
         if len(found) < 2:
             return found[0] if found else None
+        entry = self.table.get(pid)
+        if entry is not None and entry.ppid != pid and self._all(entry.ppid) == found:
+            return self.of(entry.ppid)  # all inherited: it is what its parent is
         # Launchers nest (srun → torchrun), and an environment keeps the variables of them all. The
         # innermost is the one whose variables were set last: fewest ancestors carry them.
         best = min(found, key=lambda identity: self._height(pid, identity))
@@ -86,8 +90,7 @@ def candidates(table: Table, known: Identities) -> list[Candidate]:
         if identity is None or not identity.is_rank or known.launcher(entry) is not None:
             continue
         candidate = _topmost(table, known, entry, identity)
-        # We are no rank, though a shell's variables may say so; nor are those that have them from us.
-        if candidate is not None and candidate.entry.pid != table.own_pid:
+        if candidate is not None:
             found.setdefault(candidate.entry.pid, candidate)
     return sorted(found.values(), key=lambda c: (c.entry.ticks, c.entry.started, c.entry.pid))
 
@@ -106,7 +109,7 @@ _NEVER_PYTHON = frozenset(("bash", "sh", "dash", "zsh", "sleep", "env", "srun", 
 
 
 def _topmost(table: Table, known: Identities, entry: Entry, identity: Identity) -> Candidate | None:
-    top = entry if not is_wrapper(table.command(entry.pid)) else None
+    top = None if entry.pid == table.own_pid or is_wrapper(table.command(entry.pid)) else entry
     mother: Entry | None = None
     for ancestor in table.ancestors(entry.pid):
         if known.of(ancestor.pid) != identity:
@@ -114,7 +117,9 @@ def _topmost(table: Table, known: Identities, entry: Entry, identity: Identity) 
             break
         if known.launcher(ancestor) is not None:
             return None  # the launcher of an inner job inherited an outer one's variables; so did this
-        if _may_be_python(table, known, ancestor) and not is_wrapper(table.command(ancestor.pid)):
+        if ancestor.pid == table.own_pid:
+            top = None  # we are no rank, though our shell's variables say so; nor is what has them from us
+        elif _may_be_python(table, known, ancestor) and not is_wrapper(table.command(ancestor.pid)):
             top = ancestor
     if top is None:
         return None

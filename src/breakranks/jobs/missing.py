@@ -62,9 +62,7 @@ def _started_with(
 def _local_option(command: tuple[str, ...]) -> int:
     for option in _LOCAL_OPTIONS:
         for index, word in enumerate(command):
-            value = (
-                "".join(command[index + 1 : index + 2]) if word == option else word.removeprefix(option + "=")
-            )
+            value = "".join(command[index + 1 : index + 2]) if word == option else word.removeprefix(option + "=")
             if word.startswith(option) and value.isdigit():
                 return int(value)
     return 0
@@ -116,9 +114,7 @@ def missing_ranks(
             groups.setdefault(("elsewhere", uncertain), []).append(rank)
         else:
             groups.setdefault(("absent", ""), []).append(rank)
-    return tuple(
-        Missing(str(RankSet(ranks)), reason, detail) for (reason, detail), ranks in sorted(groups.items())
-    )
+    return tuple(Missing(str(RankSet(ranks)), reason, detail) for (reason, detail), ranks in sorted(groups.items()))
 
 
 def _unplaced(members: Members, expected: Mapping[int, int]) -> str | None:

@@ -106,9 +106,7 @@ def _select_by_key(found: Found, key: str) -> FoundJob:
         )
     if not found.jobs:
         raise NoJobError(f"no job {key!r}: there is no job on this machine", _no_job_help(found))
-    raise NoJobError(
-        f"no job {key!r} here; there is:\n" + jobs_text(found.jobs), "Give --job one of these keys."
-    )
+    raise NoJobError(f"no job {key!r} here; there is:\n" + jobs_text(found.jobs), "Give --job one of these keys.")
 
 
 def _no_job_help(found: Found) -> str:
@@ -168,9 +166,7 @@ def job_of_pids(table: Table, pids: Sequence[int], *, found: Found | None = None
 def _checked(table: Table, pid: int) -> Entry:
     entry = table.get(pid)
     if entry is None:
-        raise ProcessError(
-            f"process {pid} is not there", "It has ended, or is in another container. See: ps -ef"
-        )
+        raise ProcessError(f"process {pid} is not there", "It has ended, or is in another container. See: ps -ef")
     if entry.state in "ZX":
         raise ProcessError(
             f"process {pid} ({entry.name}) has ended and only its entry is left (a zombie)",

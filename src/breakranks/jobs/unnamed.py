@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from breakranks.jobs.launchers import RAY, SPAWN, is_spawned, launcher_of
+from breakranks.jobs.unseen import pids_text
 from breakranks.observe.table import Entry, Table, redact
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Job, Missing, Problem
@@ -18,17 +19,19 @@ _DATA_WORKERS = ("pt_data_worker", "pt_data_pin")
 
 
 def spawn_jobs(
-    table: Table, taken: Collection[int], stack_of: StackOf | None
+    table: Table, taken: Collection[int], stack_of: StackOf | None, suspects: Collection[int] = ()
 ) -> tuple[list[FoundJob], list[Problem]]:
     """Jobs of ``torch.multiprocessing.spawn``, settled by the children's stacks where those can be read.
 
-    ``taken`` are the ranks of other jobs: what those spawn is their own business.
+    ``taken`` are the ranks of other jobs: what those spawn is their own business. But the ``suspects``
+    among them may be no ranks at all: srun started one program a node, and that spawns the real ranks.
     """
     jobs: list[FoundJob] = []
     problems: list[Problem] = []
-    for parent, children in _families(table, taken).items():
-        numbers, refused = _numbers(children, stack_of)
-        if not numbers and (refused or stack_of is None) and _looks_like_it(table, parent, children):
+    for parent, children in _families(table, taken, suspects if stack_of else ()).items():
+        settled = _numbers(children, stack_of)
+        numbers = settled.numbers
+        if parent not in taken and settled.refused and _looks_like_it(table, parent, children):
             numbers = dict(enumerate(child.pid for child in children))
             problems.append(
                 Problem(
@@ -37,56 +40,69 @@ def spawn_jobs(
                 )
             )
         if numbers:
-            world = max(_world(stack_of(parent)) if stack_of and not refused else 0, max(numbers) + 1)
-            jobs.append(_spawn_job(table, parent, numbers, world))
+            told = _world(stack_of(parent)) if stack_of and not settled.refused else 0
+            jobs.append(_spawn_job(table, parent, numbers, max(told, max(numbers) + 1), settled.starting))
     return jobs, problems
 
 
-def _families(table: Table, taken: Collection[int]) -> dict[int, list[Entry]]:
-    """Python processes outside any job, with those children that may be ranks."""
+def _families(table: Table, taken: Collection[int], suspects: Collection[int]) -> dict[int, list[Entry]]:
+    """Python processes outside any job, and suspects, with those children that may be ranks."""
     inside = {child.pid for pid in taken for child in table.descendants(pid)} | {table.own_pid, *taken}
     found: dict[int, list[Entry]] = {}
     for parent in table:
-        if parent.pid in inside or not table.is_python(parent):
+        suspect = parent.pid in suspects
+        if (parent.pid in inside and not suspect) or not table.is_python(parent):
             continue
         children = [
             child
             for child in table.children(parent.pid)
-            if child.pid not in inside and _may_be_rank(table, child)
+            if (suspect or child.pid not in inside) and _may_be_rank(table, child, forked=not suspect)
         ]
-        # A rank may spawn data workers of its own: the family is the uppermost one.
-        if children and not any(ancestor.pid in found for ancestor in table.ancestors(parent.pid)):
+        if children:
             found[parent.pid] = children
-    for pid in list(found):
-        if any(ancestor.pid in found for ancestor in table.ancestors(pid)):
-            del found[pid]
-    return found
+    # A rank may spawn data workers of its own: the family is the uppermost one.
+    return {
+        pid: children
+        for pid, children in found.items()
+        if not any(ancestor.pid in found for ancestor in table.ancestors(pid))
+    }
 
 
-def _may_be_rank(table: Table, child: Entry) -> bool:
+def _may_be_rank(table: Table, child: Entry, *, forked: bool) -> bool:
     if child.state in "ZX" or not table.is_python(child) or child.name in _DATA_WORKERS:
         return False
-    if is_spawned(table.command(child.pid)):
-        return True
-    # start_processes(start_method="fork"), as notebooks do: worth a look only where torch is loaded.
-    return child.forked and table.maps(child.pid, "/libtorch")
+    if not child.forked:
+        return is_spawned(table.command(child.pid))
+    # start_processes(start_method="fork"), as notebooks do: worth a look only where torch is loaded. The
+    # parent's memory map is the children's too, and is read once for them all.
+    return forked and table.maps(child.ppid, "/libtorch")
 
 
-def _numbers(children: Sequence[Entry], stack_of: StackOf | None) -> tuple[dict[int, int], bool]:
-    """Pids by rank, from the stacks; and whether a stack could not be read."""
+class _Settled(NamedTuple):
+    """Pids by rank; children that have not come as far as to have one; whether stacks were refused."""
+
+    numbers: dict[int, int]
+    starting: list[int]
+    refused: bool
+
+
+def _numbers(children: Sequence[Entry], stack_of: StackOf | None) -> _Settled:
     numbers: dict[int, int] = {}
+    starting: list[int] = []
     if stack_of is None:
-        return numbers, False
+        return _Settled({}, [], True)
     for child in children:
         threads = stack_of(child.pid)
         if not threads:
-            return {}, True
+            return _Settled({}, [], True)
         number = _wrapped_index(threads)
-        if number is None and not numbers and child.forked:
-            return {}, False  # a plain pool of forked workers: its other children are no ranks either
         if number is not None:
             numbers.setdefault(number, child.pid)
-    return numbers, False
+        elif child.forked and not numbers:
+            return _Settled({}, [], False)  # a plain pool of workers: its other children are no ranks either
+        else:
+            starting.append(child.pid)
+    return _Settled(numbers, starting, False)
 
 
 def _wrapped_index(threads: Sequence[Mapping[str, Any]]) -> int | None:
@@ -133,14 +149,17 @@ def _looks_like_it(table: Table, parent: int, children: Sequence[Entry]) -> bool
     )
 
 
-def _spawn_job(table: Table, parent: int, numbers: Mapping[int, int], world: int) -> FoundJob:
+def _spawn_job(table: Table, parent: int, numbers: Mapping[int, int], world: int, starting: list[int]) -> FoundJob:
     from breakranks.jobs.find import FoundJob, FoundRank
 
     launcher = table.entries[parent]
-    gone = RankSet(range(world)) - RankSet(numbers)
-    missing = (
-        (Missing(str(gone), "exited", f"its parent (pid {parent}) is here and it is not"),) if gone else ()
-    )
+    gone = str(RankSet(range(world)) - RankSet(numbers))
+    missing: tuple[Missing, ...] = ()
+    if gone and starting:
+        detail = f"pid {pids_text(starting)} may be these: nothing in their stacks says so yet"
+        missing = (Missing(gone, "absent", detail),)
+    elif gone:
+        missing = (Missing(gone, "exited", f"its parent (pid {parent}) is here and it is not"),)
     job = Job(
         key=f"{SPAWN.name}-{parent}",
         launcher=SPAWN.name,

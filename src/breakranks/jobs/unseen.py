@@ -13,12 +13,7 @@ def refused_problems(table: Table) -> list[Problem]:
     """A problem for each user whose Python processes are closed to us."""
     by_user: dict[int, list[int]] = {}
     for entry in table:
-        if (
-            entry.exe is None
-            and not entry.kernel
-            and entry.state not in "ZX"
-            and _worth_telling(table, entry)
-        ):
+        if entry.exe is None and not entry.kernel and entry.state not in "ZX" and _worth_telling(table, entry):
             by_user.setdefault(entry.uid, []).append(entry.pid)
     return [_refused(table, uid, sorted(pids)) for uid, pids in sorted(by_user.items())]
 
@@ -47,9 +42,7 @@ def _refused(table: Table, uid: int, pids: list[int]) -> Problem:
         )
     if uid == os.geteuid():
         return Problem(what, "They are protected from their own user; run it as root: sudo breakranks why")
-    return Problem(
-        what, f"Run it as that user (sudo -u {user} breakranks why) or as root: sudo breakranks why"
-    )
+    return Problem(what, f"Run it as that user (sudo -u {user} breakranks why) or as root: sudo breakranks why")
 
 
 def container_problem(table: Table, pids: list[int]) -> Problem | None:
@@ -59,11 +52,7 @@ def container_problem(table: Table, pids: list[int]) -> Problem | None:
     if not inside:
         return None
     container = table.container(inside[0])
-    enter = (
-        f"docker exec -it {container} breakranks why"
-        if container
-        else f"nsenter -t {inside[0]} -a breakranks why"
-    )
+    enter = f"docker exec -it {container} breakranks why" if container else f"nsenter -t {inside[0]} -a breakranks why"
     return Problem(
         f"pid {pids_text(inside)}: in a container (another pid namespace), where paths and pids differ",
         f"If their stacks cannot be read from here, look from inside: {enter}",

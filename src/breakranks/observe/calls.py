@@ -47,6 +47,9 @@ FILE_CALLS = frozenset(
 # the kernel it waits says which one it was.
 _RESTARTED = {"futex": "futex", "hrtimer_nanosleep": "clock_nanosleep", "do_nanosleep": "clock_nanosleep",
               "poll_schedule": "poll", "do_poll": "poll", "do_sys_poll": "poll"}  # fmt: skip
+_PATH_CALLS = {"open": 0, "openat": 1, "stat": 0, "lstat": 0, "newfstatat": 1, "access": 0, "rename": 0,
+               "unlink": 0, "mkdir": 0}  # fmt: skip
+_LONGEST_PATH = 4096
 _POINTER = (1 << 64) - 1
 _FUTEX_BITSET = 9
 _FUTEX_REALTIME = 256
@@ -87,7 +90,22 @@ def read(pid: int, tid: int, names: dict[int, str], idle: float | None, wchan: s
     name, arguments = parsed
     if name == "restart_syscall":
         name = next((call for start, call in _RESTARTED.items() if wchan.startswith(start)), name)
-    return Call(name, _fd(pid, name, arguments), _left(pid, name, arguments, idle))
+    return Call(name, _fd(pid, name, arguments), _left(pid, name, arguments, idle), _path(pid, name, arguments))
+
+
+def _path(pid: int, name: str, arguments: tuple[int, ...]) -> str:
+    """The file that a call names by its path: an open of a FIFO or of a file on a dead server blocks."""
+    index = _PATH_CALLS.get(name)
+    if index is None:
+        return ""
+    # A path may end close to a page that is not there: read it in small pieces.
+    found = b""
+    while len(found) < _LONGEST_PATH and b"\0" not in found:
+        piece = _memory(pid, arguments[index] + len(found), 64 - (arguments[index] + len(found)) % 64)
+        if not piece:
+            break
+        found += piece
+    return found.split(b"\0", 1)[0].decode(errors="replace")
 
 
 def _fd(pid: int, name: str, arguments: tuple[int, ...]) -> int:

@@ -139,14 +139,17 @@ def owner_of(link: str, skip: int = 0) -> int:
     for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
         if pid == skip:
             continue
-        folder = f"/proc/{pid}/fd"
-        try:
-            for fd in os.listdir(folder):
-                if os.readlink(f"{folder}/{fd}") == link:
-                    return pid
-        except OSError:
-            continue
+        if has_open(pid, link):
+            return pid
     return 0
+
+
+def has_open(pid: int, link: str) -> bool:
+    folder = f"/proc/{pid}/fd"
+    try:
+        return any(os.readlink(f"{folder}/{fd}") == link for fd in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def command_of(pid: int) -> str:

@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 from breakranks.observe import files
-from breakranks.snapshot.model import FileLock, Thread
+from breakranks.snapshot.model import FileLock, OpenFile, Thread
 
 
 class KernelLock(NamedTuple):
@@ -64,15 +64,34 @@ def waited_for(pid: int, threads: tuple[Thread, ...], table: list[KernelLock]) -
     return found
 
 
+def conflicts(pid: int, opened: tuple[OpenFile, ...], table: list[KernelLock]) -> list[FileLock]:
+    """Files that a process has open and another one has locked: what a database's retries wait for."""
+    held = {lock.inode: lock.pid for lock in table if not lock.waits and lock.pid != pid}
+    found = []
+    for file in opened if held else ():
+        if file.kind != "file":
+            continue
+        try:
+            holder = held.get(os.stat(f"/proc/{pid}/fd/{file.fd}").st_ino, 0)
+        except OSError:
+            continue
+        if holder > 0:
+            found.append(FileLock(file.path, "conflict", pid, holder, files.command_of(holder), _age(file.path)))
+    return found
+
+
 def _polled(hints: dict[str, str]) -> list[tuple[str, str]]:
     """Lock files that the thread's frames say it polls for."""
-    found = []
-    if folder := hints.get("_jit_compile.build_directory"):
-        found.append((os.path.join(folder, "lock"), "file"))
-    for name in ("acquire.lock_filename", "acquire.filename"):
-        if path := hints.get(name):
-            found.append((path, "file"))
-    return found
+    found: dict[str, str] = {}
+    for key, value in hints.items():
+        name = key.rsplit(".", 1)[-1]
+        if name == "build_directory":
+            found[os.path.join(value, "lock")] = "file"
+        elif name in ("lock_filename", "canonical", "filename"):
+            found[value] = "file"
+        elif "lock" in name.lower():
+            found.setdefault(value, "own")
+    return list(found.items())
 
 
 def _by_descriptor(pid: int, fd: int, table: list[KernelLock]) -> FileLock | None:
@@ -93,6 +112,8 @@ def _by_path(pid: int, path: str, kind: str, table: list[KernelLock]) -> FileLoc
         inode = os.stat(seen).st_ino
     except OSError:
         return FileLock(path, "gone", pid)
+    if kind == "own" and files.has_open(pid, os.path.realpath(path)):
+        return FileLock(path, "gone", pid)  # it is the holder, not a waiter
     held = [lock for lock in table if lock.inode == inode and not lock.waits and lock.pid != pid]
     if held:
         holder = _holder(held, path)
@@ -112,8 +133,7 @@ def _holder(holders: list[KernelLock], path: str) -> int:
 def _in_view_of(pid: int, path: str) -> str:
     """The path as the process sees it: it may live in a container with another root."""
     if not path.startswith("/"):
-        path = os.path.join(f"/proc/{pid}/cwd", path)
-        return path
+        return os.path.join(f"/proc/{pid}/cwd", path)
     return f"/proc/{pid}/root{path}"
 
 

@@ -66,7 +66,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE) -> tuple[dict[int, N
         for queue in queues:
             start(queue)
         while workers:
-            handles = [worker.stdout for worker, *_ in workers]
+            handles = [worker.stdout for worker, *_ in workers if worker.stdout is not None]
             select.select(handles, [], [], 0.05)
             for entry in list(workers):
                 worker, left, buffer, until = entry
@@ -121,6 +121,18 @@ def _from_line(line: dict[str, Any]) -> tuple[int, NativeStacks]:
     return line["pid"], NativeStacks(threads)
 
 
+def borrow(
+    stacks: NativeStacks, mine: tuple[tuple[int, str], ...], theirs: tuple[tuple[int, str], ...]
+) -> NativeStacks:
+    """The stacks of another process, as this one's: same threads by name and order, other thread ids."""
+    if [name for _, name in mine] == [name for _, name in theirs]:
+        tids = {other: tid for (tid, _), (other, _) in zip(mine, theirs, strict=True)}
+    else:
+        tids = {theirs[0][0]: mine[0][0]} if mine and theirs else {}
+    threads = (t._replace(tid=tids[t.tid], gil=False) for t in stacks.threads if t.tid in tids)
+    return NativeStacks(tuple(threads))
+
+
 def merge(native: list[Frame], python: list[Frame], entries: list[bool]) -> list[Frame]:
     """One stack out of two: each run of the interpreter's loop is replaced by the Python frames it ran.
 
@@ -147,7 +159,7 @@ def _is_glue(frame: Frame) -> bool:
     return name.startswith(
         ("_PyObject_", "PyObject_", "_PyEval_", "PyEval_EvalCode", "cfunction_", "method_vectorcall", "do_call",
          "_PyFunction_", "object_vacall", "slot_tp_", "vectorcall_", "_Py_", "Py_RunMain", "Py_BytesMain", "pymain_",
-         "__libc_start", "_start", "run_mod", "run_eval_code", "pyrun_", "_PyRun_", "PyCFunction_", "type_call",
+         "__libc_start", "_start", "run_mod", "run_eval_code", "pyrun_", "_PyRun_", "PyRun_", "PyCFunction_", "type_call",
          "_PyVectorcall", "PyVectorcall", "wrap_", "wrapper_call", "method_call", "tuple_", "pybind11::")
     )  # fmt: skip
 

@@ -65,7 +65,7 @@ def denied(pid: int) -> Problem:
         )
     if not _has_ptrace_capability():
         return Problem(
-            f"this process may not trace process {pid}: CAP_SYS_PTRACE is missing here, as in most containers",
+            f"this process may not trace process {pid}: CAP_SYS_PTRACE is missing, as in most containers",
             "docker run --cap-add=SYS_PTRACE …; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]",
         )
     return Problem(

@@ -156,9 +156,9 @@ def parse(text: bytes) -> tuple[PythonThread, ...]:
             file = frame["filename"]
             frames.append(Frame(function, file, frame["line"]))
             for local in frame.get("locals") or ():
-                text = hints.keep(function, file, local["name"], local.get("repr") or "")
-                if text is not None:
-                    kept[f"{function}.{local['name']}"] = text
+                value = hints.keep(function, file, local["name"], local.get("repr") or "")
+                if value is not None:
+                    kept[f"{function}.{local['name']}"] = value
         threads.append(
             PythonThread(
                 thread.get("os_thread_id") or 0,

@@ -13,6 +13,7 @@ from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry, Table, read_table, redact
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
+from breakranks.snapshot.code import is_own
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
     Host,
@@ -25,7 +26,8 @@ from breakranks.snapshot.model import (
     Thread,
 )
 
-if False:  # pragma: no cover - for type checkers; pystack's sweep is loaded only when asked for
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from breakranks.observe.native import NativeStacks
 
 _STILL = frozenset("TtD")
@@ -102,7 +104,7 @@ class Session:
         python = stacks.sweep(ask, gently=lambda pid: states[pid].state in _STILL, locals=self._details)
         deep: dict[int, NativeStacks] = {}
         if native:
-            deep = self._sweep_native([pid for pid in ask if states[pid].state not in _STILL])
+            deep = self._sweep_native([pid for pid in ask if states[pid].state not in _STILL], states, python)
         for pid in pids:
             self._seen.setdefault(pid, []).append(
                 _Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid])
@@ -111,13 +113,21 @@ class Session:
         if self._details:
             self._ran = {pid: _run_times(pid, states[pid]) for pid in pids}
 
-    def _sweep_native(self, pids: list[int]) -> dict[int, NativeStacks]:
+    def _sweep_native(
+        self, pids: list[int], states: dict[int, state.ProcessState], python: dict[int, stacks.PythonStacks]
+    ) -> dict[int, NativeStacks]:
+        """C frames. They take a tenth of a second and more of a process's time to read, so of the processes
+        that are at the same place of the same library one stands for all; ``stacks`` asks each."""
         from breakranks.observe import native
 
-        found, clean = native.sweep(pids)
+        stands_for = _representatives(pids, states, python) if self._details else {pid: pid for pid in pids}
+        found, clean = native.sweep(dict.fromkeys(stands_for.values()))
         self._native = True
         self._clean = self._clean and clean
-        return found
+        return {
+            pid: found[other] if pid == other else native.borrow(found[other], _tids(states, pid), _tids(states, other))
+            for pid, other in stands_for.items()
+        }
 
     def _quiet(self, pid: int, now: state.ProcessState, at: float) -> tuple[float, tuple[int, ...] | None]:
         """Which threads ran since the last sample's end, a span in which nothing of ours touched them."""
@@ -213,7 +223,7 @@ class Session:
             command=base.command,
             name=base.name,
             user=_user(entry.uid) if entry is not None else "",
-            state=last.state if last is not None else base.state,
+            state=_lasting_state(seen) if seen else base.state,
             started=base.started,
             rss=base.rss,
             cpu_percent=_cpu_percent(seen, entry),
@@ -226,6 +236,32 @@ class Session:
         return _with_details(process) if self._details and last is not None else process
 
 
+def _tids(states: dict[int, state.ProcessState], pid: int) -> tuple[tuple[int, str], ...]:
+    return tuple((thread.tid, thread.name) for thread in states[pid].threads)
+
+
+def _representatives(
+    pids: list[int], states: dict[int, state.ProcessState], python: dict[int, stacks.PythonStacks]
+) -> dict[int, int]:
+    """Which process may stand for which, when C frames are read.
+
+    Only where the innermost frame is a library's: then Python's stack already says what the C frames will. A
+    process that called C from its own code is always asked itself.
+    """
+    first: dict[object, int] = {}
+    found = {}
+    for pid in pids:
+        threads = python[pid].threads if pid in python else ()
+        main = next((thread for thread in threads if thread.tid == pid), None)
+        if main is None or not main.frames or is_own(main.frames[-1].file):
+            found[pid] = pid
+            continue
+        calls = tuple((t.name, t.state, t.call.name if t.call else "") for t in states[pid].threads)
+        key = (tuple(thread.frames for thread in threads), calls)
+        found[pid] = first.setdefault(key, pid)
+    return found
+
+
 def _with_details(process: Process) -> Process:
     import msgspec
 
@@ -233,12 +269,16 @@ def _with_details(process: Process) -> Process:
 
     opened, inodes = files.opened(process.pid)
     threads = process.samples[-1].threads if process.samples else ()
+    table = locks.kernel_locks()
     asked = frozenset(thread.call.fd for thread in threads if thread.call is not None and thread.python)
     return msgspec.structs.replace(
         process,
         files=opened,
         sockets=files.sockets(process.pid, inodes, asked),
-        locks=tuple(locks.waited_for(process.pid, threads, locks.kernel_locks())),
+        locks=(
+            *locks.waited_for(process.pid, threads, table),
+            *locks.conflicts(process.pid, opened, table),
+        ),
     )
 
 
@@ -299,6 +339,14 @@ def _problems(seen: list[_Seen]) -> Iterator[Problem]:
 
 def _run_times(pid: int, known: state.ProcessState) -> tuple[float, dict[int, int]]:
     return time.time(), {thread.tid: state.run_time(pid, thread.tid)[0] for thread in known.threads}
+
+
+def _lasting_state(seen: list[_Seen]) -> str:
+    """The newest state; but "traced" only if it was so each time: a profiler may just have looked."""
+    states = [one.state.state for one in seen]
+    if states[-1] == "t":
+        return next((one for one in reversed(states) if one != "t"), "t")
+    return states[-1]
 
 
 def _cpu_percent(seen: list[_Seen], entry: Entry | None) -> float:

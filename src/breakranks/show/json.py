@@ -140,9 +140,7 @@ def thread_json(snapshot: Snapshot, rank: int, thread: Thread, *, native: bool, 
     }
 
 
-def ps_json(
-    snapshots: Sequence[Snapshot], ranks: RankSet | None = None, problems: Sequence[Problem] = ()
-) -> Object:
+def ps_json(snapshots: Sequence[Snapshot], ranks: RankSet | None = None, problems: Sequence[Problem] = ()) -> Object:
     """What ``ps --json`` prints: every job with its ranks' processes."""
     return {
         "schema": SCHEMA,
@@ -215,7 +213,7 @@ def to_text(value: Object) -> str:
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        import json
+        from breakranks.snapshot.file import printable
 
-        data = json.dumps(value).encode()
+        data = msgspec.json.encode(printable(value))
     return msgspec.json.format(data, indent=2).decode() + "\n"

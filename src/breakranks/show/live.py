@@ -64,9 +64,7 @@ def frame_lines(
     head: list[Line] = [header(snapshot, look), *_headline(diagnosis, look), ()]
     rows = _class_rows(snapshot, diagnosis, look)
     unseen: list[Line] = [
-        ("  ", *line)
-        for lines in (stackless_lines(snapshot, look), missing_lines(snapshot, look))
-        for line in lines
+        ("  ", *line) for lines in (stackless_lines(snapshot, look), missing_lines(snapshot, look)) for line in lines
     ]
     foot: list[Line] = [(), ((footer, "dim"),)] if footer else []
     body = [*rows, *unseen]
@@ -74,7 +72,8 @@ def frame_lines(
     if height and len(body) > room:
         kept = max(1, room - 1)
         body = [*body[:kept], ((f"  … {len(body) - kept} more lines; make the window taller", "dim"),)]
-    return [*head, *body, *foot]
+    lines = [*head, *body, *foot]
+    return lines[:height] if height else lines
 
 
 def _headline(diagnosis: Diagnosis, look: Look) -> list[Line]:
@@ -89,9 +88,7 @@ def _headline(diagnosis: Diagnosis, look: Look) -> list[Line]:
 
 def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, look: Look) -> list[Line]:
     cpu = {rank.rank: rank.process.cpu_percent for rank in snapshot.ranks}
-    rows: list[list[Piece]] = [
-        [(name, "dim") for name in ("ranks", "", "cpu", "motion", "state", "doing", "where")]
-    ]
+    rows: list[list[Piece]] = [[(name, "dim") for name in ("ranks", "", "cpu", "motion", "state", "doing", "where")]]
     for one in diagnosis.classes:
         ranks = RankSet.parse(one.ranks)
         shares = [cpu[rank] for rank in ranks if rank in cpu]
@@ -100,14 +97,14 @@ def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, look: Look) -> list[Li
             [
                 (set_text(ranks, look), "rank"),
                 (f"({len(ranks):,})", "dim"),
-                f"{sum(shares) / len(shares):.0f}%" if shares else "-",
+                f"{max(0.0, sum(shares) / len(shares)):.0f}%" if shares else "-",
                 motion(one),
                 (state_word(state) if len(state) == 1 else state, state_style(state)),
                 one.label or one.activity,
                 where_text(one, look),
             ]
         )
-    return columns(rows, right=(2,))
+    return columns(rows, right=(2,), width=look.width)
 
 
 def ended(snapshot: Snapshot) -> bool:

@@ -128,19 +128,33 @@ def text_of(line: Line) -> str:
     return "".join(piece if isinstance(piece, str) else piece[0] for piece in line)
 
 
-def columns(rows: Sequence[Sequence[Piece]], *, right: Sequence[int] = (), indent: str = "  ") -> list[Line]:
-    """Rows with their cells below one another; ``right`` are the columns of numbers."""
+def columns(
+    rows: Sequence[Sequence[Piece]], *, right: Sequence[int] = (), indent: str = "  ", width: int = 0
+) -> list[Line]:
+    """Rows with their cells below one another; ``right`` are the columns of numbers. What is too wide
+    loses the beginning of its last cell: of a path, the end is looked for."""
     texts = [[clean(text_of((cell,))) for cell in row] for row in rows]
     widths = [max((len(row[at]) for row in texts if at < len(row)), default=0) for at in range(_most(texts))]
+    room = width - len(indent) - sum(widths[:-1]) - 2 * len(widths[:-1]) if width else 0
     lines: list[Line] = []
     for row, plain in zip(rows, texts, strict=True):
         pieces: list[Piece] = [indent]
         for at, cell in enumerate(row):
+            if at == len(widths) - 1:
+                pieces.append(cut_left(cell, room))
+                continue
             pad = " " * (widths[at] - len(plain[at]))
-            pieces += [pad, cell] if at in right else [cell, pad]
-            pieces.append("  ")
+            pieces += [pad, cell, "  "] if at in right else [cell, pad, "  "]
         lines.append(pieces)
     return lines
+
+
+def cut_left(piece: Piece, room: int) -> Piece:
+    """The end of a text that is longer than its room; all of it where the room is not known or tiny."""
+    text, style = (piece, "") if isinstance(piece, str) else piece
+    if len(text) > room > 8:
+        text = "…" + text[len(text) - room + 1 :]
+    return (text, style) if style else text
 
 
 def _most(rows: Sequence[Sequence[str]]) -> int:

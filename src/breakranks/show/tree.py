@@ -150,9 +150,7 @@ def place(frame: Frame, look: Look) -> str:
     return f"{file}:{frame.line}" if frame.line else file
 
 
-def _flat(
-    snapshot: Snapshot, look: Look, ranks: RankSet | None, threads: bool, native: bool
-) -> Iterator[Line]:
+def _flat(snapshot: Snapshot, look: Look, ranks: RankSet | None, threads: bool, native: bool) -> Iterator[Line]:
     """One block a class, innermost frame first, as py-spy prints it."""
     if threads:
         for tree in fold_threads(snapshot, ranks=ranks, native=native, full=look.full):
@@ -203,9 +201,7 @@ def stackless_lines(
             continue
         process = rank.process
         last = process.samples[-1] if process.samples else None
-        if last is not None and any(
-            thread.stack or (native and thread.native) for thread in last.threads[:1]
-        ):
+        if last is not None and any(thread.stack or (native and thread.native) for thread in last.threads[:1]):
             continue
         found.setdefault(_why_not(process, last.threads if last else ()), []).append(rank.rank)
     for (what, remedy), members in found.items():
@@ -218,6 +214,8 @@ def _why_not(process: Process, threads: tuple[Thread, ...]) -> tuple[str, str]:
     state = process.samples[-1].state if process.samples else process.state
     if state == "Z":
         return "no stack: it has exited (a zombie that its parent has not collected)", ""
+    if state == "X":
+        return "no stack: it has ended", ""
     if process.problems:
         problem = process.problems[0]
         return f"no Python stack: {problem.what}", problem.remedy

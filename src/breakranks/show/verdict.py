@@ -6,7 +6,18 @@ from collections.abc import Iterable, Iterator
 
 from breakranks.explain.model import Class, Diagnosis, Finding, Where
 from breakranks.rankset import RankSet
-from breakranks.show.style import Line, Look, Piece, columns, count, duration, short_path, state_word, wrap
+from breakranks.show.style import (
+    Line,
+    Look,
+    Piece,
+    columns,
+    count,
+    duration,
+    short_path,
+    state_style,
+    state_word,
+    wrap,
+)
 from breakranks.show.tree import (
     function_name,
     header,
@@ -137,20 +148,20 @@ def _others(diagnosis: Diagnosis, look: Look) -> Iterator[Line]:
 
 def class_lines(diagnosis: Diagnosis, look: Look) -> list[Line]:
     """A row a class: who, what, where, state, moving or standing."""
-    rows: list[list[Piece]] = [[(name, "dim") for name in ("ranks", "", "doing", "where", "state", "")]]
+    rows: list[list[Piece]] = [[(name, "dim") for name in ("ranks", "", "state", "", "doing", "where")]]
     for one in diagnosis.classes:
         ranks = RankSet.parse(one.ranks)
         rows.append(
             [
                 (set_text(ranks, look), "rank"),
                 (f"({len(ranks):,})", "dim"),
+                (state_word(one.state) if len(one.state) == 1 else one.state, state_style(one.state)),
+                motion(one),
                 one.label or one.activity,
                 where_text(one, look),
-                state_word(one.state) if len(one.state) == 1 else one.state,
-                motion(one),
             ]
         )
-    return columns(rows) if len(rows) > 1 else []
+    return columns(rows, width=look.width) if len(rows) > 1 else []
 
 
 def motion(one: Class) -> Piece:

@@ -32,12 +32,8 @@ _AGAIN = "Make it again with: breakranks snapshot -o FILE"
 
 def save(snapshot: Snapshot, path: str) -> int:
     """Write a snapshot so that ``path`` is either the whole of it or untouched. Returns its size."""
+    path = check_place(path)
     data = pack(snapshot)
-    path = os.path.realpath(path)
-    if os.path.isdir(path):
-        raise SnapshotError(f"{path} is a folder", "Name the file to write: -o FILE.")
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise SnapshotError(f"{path} is not a file that can be replaced", "Name another one: -o FILE.")
     part = f"{path}.{os.getpid()}.part"
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -53,6 +49,21 @@ def save(snapshot: Snapshot, path: str) -> int:
     except OSError as error:
         raise SnapshotError(f"cannot write {path}: {error.strerror}", _remedy(error)) from error
     return len(data)
+
+
+def check_place(path: str) -> str:
+    """The real path to write to; raises if a snapshot cannot go there. Worth asking before a long look."""
+    path = os.path.realpath(path)
+    if os.path.isdir(path):
+        raise SnapshotError(f"{path} is a folder", "Name the file to write, in that folder or another.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise SnapshotError(f"{path} is not a file that can be replaced", "Name another one.")
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise SnapshotError(f"cannot write {path}: {folder} is not a folder", "Make it, or name another one.")
+    if not os.access(folder, os.W_OK):
+        raise SnapshotError(f"cannot write {path}: {folder} is closed to us", "Name a file in another folder.")
+    return path
 
 
 def load(path: str) -> Snapshot:
@@ -97,7 +108,7 @@ def pack(snapshot: Snapshot) -> bytes:
         plain = msgspec.msgpack.encode(snapshot)
     except UnicodeEncodeError:
         # A file name or command line that is not UTF-8, read with surrogateescape.
-        plain = msgspec.msgpack.encode(_printable(msgspec.to_builtins(snapshot)))
+        plain = msgspec.msgpack.encode(printable(msgspec.to_builtins(snapshot)))
     packed = zlib.compress(plain, 6)
     return MAGIC + _HEADER.pack(FORMAT_VERSION, zlib.crc32(packed), len(packed), len(plain)) + packed
 
@@ -219,13 +230,14 @@ def _decode(plain: bytes) -> Snapshot:
         raise SnapshotError(f"is not a snapshot of this format ({error})", _AGAIN) from error
 
 
-def _printable(value: object) -> object:
+def printable(value: object) -> object:
+    """Plain values whose texts can be encoded: what was not UTF-8 becomes ``?``."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
-        return {_printable(key): _printable(entry) for key, entry in value.items()}
+        return {printable(key): printable(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_printable(entry) for entry in value]
+        return [printable(entry) for entry in value]
     return value
 
 

@@ -29,23 +29,25 @@ class Frame(Struct, frozen=True, array_like=True, gc=False):
 class Call(Struct, frozen=True, array_like=True, gc=False):
     """The system call that a thread is blocked in.
 
-    ``fd`` is the file it is about (-1: none). ``left`` is how many seconds remain until the call's own
+    ``fd`` is the file it is about (-1: none), ``path`` its name where the call itself says it. ``left`` is how many seconds remain until the call's own
     deadline (a sleep, a wait with a timeout); None: it waits for ever, or the deadline cannot be read.
     """
 
     name: str
     fd: int = -1
     left: float | None = None
+    path: str = ""
 
 
 class Thread(Struct, frozen=True, array_like=True):
     """One thread at one moment.
 
     ``stack`` is its Python stack, ``native`` the same with the C frames merged in; both are rows of
-    ``Snapshot.stacks``, and row 0 is the empty stack. A thread without Python has only the second. ``ran`` is nanoseconds spent on a CPU so
-    far, ``switches`` how often it was put to sleep, ``idle`` the seconds since it last ran, read before
-    anything of ours touched it. ``hints`` are local variables that are known to be harmless and useful
-    (the ``src`` of a ``recv``, the folder of a build lock), keyed ``function.name``.
+    ``Snapshot.stacks``, and row 0 is the empty stack. A thread without Python has only the second.
+    ``ran`` is nanoseconds spent on a CPU so far, ``switches`` how often it was put on one, ``idle`` the
+    seconds since it last ran, read before anything of ours touched it. ``hints`` are local variables that
+    are known to be harmless and useful (the ``src`` of a ``recv``, the folder of a build lock), keyed
+    ``function.name``.
     """
 
     tid: int
@@ -104,7 +106,8 @@ class Socket(Struct, frozen=True, array_like=True, gc=False):
 class FileLock(Struct, frozen=True, array_like=True, gc=False):
     """A lock on a file, from /proc/locks or a lock file that somebody polls for.
 
-    ``holder`` 0: nobody alive on this host. ``age`` is seconds since the file was made.
+    ``kind`` is flock, posix, ofdlck (kernel locks), file (a lock file of a known library), own (one of the
+    user's making), conflict (a file that the process has open and another has locked) or gone. ``holder`` 0: nobody alive on this host. ``age`` is seconds since the file was made.
     """
 
     path: str

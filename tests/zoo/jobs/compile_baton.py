@@ -6,9 +6,7 @@ import time
 from mark import rank_of_this_process, ready, work_path
 from torch.utils.cpp_extension import load_inline
 
-KERNEL = "torch::Tensor step_{0}(torch::Tensor x) {{ return (x * {0}).sin().add(x.cos()).relu().sum(); }}\n"
-    "torch::Tensor step_{0}(torch::Tensor x) {{ return (x * {0}).sin().add(x.cos(), {0}).relu().sum(); }}\n"
-)
+KERNEL = "torch::Tensor step_{0}(torch::Tensor x) {{ return (x * {0}).sin().relu().sum(); }}\n"
 SOURCE = "".join(KERNEL.format(number) for number in range(6000))
 
 
@@ -17,10 +15,9 @@ def build_kernels() -> None:
 
 
 def main() -> None:
+    baton = work_path("extensions/generated_kernels/lock")
     # So that it is always rank 0 that compiles.
-    while rank_of_this_process() != "0" and not os.path.exists(
-        work_path("extensions/generated_kernels/lock")
-    ):
+    while rank_of_this_process() != "0" and not os.path.exists(baton):
         time.sleep(0.05)
     ready()
     build_kernels()

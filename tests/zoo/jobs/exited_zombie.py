@@ -1,20 +1,26 @@
 """A home-made launcher waits for its ranks in their order: rank 1 has failed and nobody looks at it yet."""
 
 import os
+import socket
 import subprocess
 import sys
 
 from mark import rank_of_this_process, ready
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
 def launch(world: int) -> None:
-    shared = {**os.environ, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29761"}
-    ranks = [
-        subprocess.Popen([sys.executable, __file__], env={**shared, "RANK": str(rank)})
-        for rank in range(world)
-    ]
-    for rank in ranks:
-        rank.wait()
+    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = []
+    for rank in range(world):
+        environment = {**os.environ, **shared, "RANK": str(rank)}
+        ranks.append(subprocess.Popen([sys.executable, __file__], env=environment))
+    for process in ranks:
+        process.wait()
 
 
 def load_config(rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Rank 1 failed, and its `finally` waits for a thread that waits for the item that the failure kept from it."""
+"""Rank 1 failed, and its `finally` waits for a thread that waits for an item it will never get."""
 
 import queue
 import threading

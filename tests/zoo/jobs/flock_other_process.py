@@ -1,4 +1,4 @@
-"""Rank 0 rebuilds the index under a lock that a process outside the job holds; the others wait in a barrier."""
+"""Rank 0 rebuilds the index under a lock that a process outside the job holds."""
 
 import fcntl
 

@@ -1,4 +1,4 @@
-"""A data-loader worker is forked while another thread has a lock: in the child, that thread does not exist."""
+"""A data-loader worker is forked while a thread has a lock: the child gets the lock and no such thread."""
 
 import threading
 

@@ -1,5 +1,5 @@
-"""Only rank 0 logs, and logging reduces the loss: it takes the others' later all_reduce for its own, and is one
-behind for the rest of the run, until the others stand in the last barrier and it in its last all_reduce."""
+"""Only rank 0 logs, and logging reduces the loss: it takes the others' next all_reduce for its own and is
+one behind for the rest of the run. The others stand in the last barrier, and it in its last all_reduce."""
 
 import torch
 import torch.distributed as dist

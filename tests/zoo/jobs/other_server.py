@@ -7,7 +7,7 @@ from mark import ready, work_path
 
 server = socket.create_server(("127.0.0.1", 0))
 with open(work_path("address"), "w") as file:
-    file.write("127.0.0.1:%d" % server.getsockname()[1])
+    file.write(f"127.0.0.1:{server.getsockname()[1]}")
 ready("other")
 client = server.accept()
 signal.pause()

@@ -7,7 +7,7 @@ from mark import ready
 
 def check_loss(loss: torch.Tensor) -> None:
     if loss.item() > 0.5 and dist.get_rank() == 0:
-        breakpoint()
+        breakpoint()  # noqa: T100
     print("checked")
 
 

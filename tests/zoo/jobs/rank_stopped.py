@@ -1,4 +1,4 @@
-"""A healthy loop, in which somebody stops rank 1 (SIGSTOP, a forgotten Ctrl-Z, a batch system that suspends)."""
+"""A healthy loop, and rank 1 is stopped (SIGSTOP: a debugger that died, a batch system that suspends)."""
 
 import torch
 import torch.distributed as dist

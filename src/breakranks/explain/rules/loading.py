@@ -57,7 +57,7 @@ def _dead(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason | 
 def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
     """A helper that stands somewhere: its own stack is the proof."""
     kind = "data-loading"
-    for child, its in looks:
+    for child, _ in looks:
         if child.state in "Tt":
             return Reason(
                 kind,
@@ -101,7 +101,8 @@ def _lost_task(one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
     if any(its.activity.word not in ("idle", "unknown", "helper-wait", "thread-wait") for _, its in looks):
         return None
     starts = sorted(child.started for child, _ in looks)
-    late = starts[-1] - starts[0] > 1.0
+    # A pool forks its workers in one go, within milliseconds.
+    late = starts[-1] - starts[0] > 0.1
     evidence = [f"all {len(looks)} helpers are idle, waiting for work"]
     if late:
         evidence.append(
@@ -113,7 +114,7 @@ def _lost_task(one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
         "a helper died and its task is lost",
         tuple(evidence),
         ("dmesg | grep -i 'killed process'",),
-        LIKELY if late else GUESS,
+        LIKELY if late or one.activity.op == "multiprocessing.Pool" else GUESS,
         PATIENCE,
         one.where,
         "every helper is idle" + (", and one was replaced" if late else ""),

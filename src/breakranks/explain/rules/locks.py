@@ -36,9 +36,10 @@ def reason(case: Case, one: Look) -> Reason | None:
                 f"the wait is in {what}, called from {words.place(one.where)}",
             ),
             (f"rm {lock.path}",),
-            CERTAIN,
-            # Its maker opens the file at once after making it; give it that moment.
-            AT_ONCE if (lock.age or 0) > 1 else PATIENCE,
+            LIKELY if lock.kind == "own" else CERTAIN,
+            # Its maker opens the file at once after making it; give it that moment. What a lock of the user's
+            # own making means cannot be known: watch it.
+            AT_ONCE if (lock.age or 0) > 1 and lock.kind != "own" else PATIENCE,
             one.where,
             "the file is there and nobody has it open",
         )
@@ -48,7 +49,7 @@ def reason(case: Case, one: Look) -> Reason | None:
     return Reason(
         "lock-held",
         f"waits for the lock {lock.path}, held by {who}{age}",
-        (f"{lock.kind} lock on {lock.path}", f"held by {who}"),
+        (f"{what} waits for {lock.path}", f"held by {who}"),
         (f"breakranks stacks pid:{lock.holder}",),
         CERTAIN,
         PATIENCE,

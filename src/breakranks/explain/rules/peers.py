@@ -58,8 +58,13 @@ def _time_limit(case: Case, nodes: list[Node]) -> float | None:
 
 def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
     """Ranks that should be here and are not, while others wait."""
+    needs = 1.0
     if not waiting:
-        return []
+        # No framework that we know: do all that are left stand in one place, using no CPU?
+        waiting = [node for node in case.nodes if node.reason == "sleep" and not node.look.moved]
+        if len(waiting) != 1 or waiting[0].ranks != case.seen or waiting[0].look.busy > 0.02:
+            return []
+        needs = SLOW
     victims = _union(waiting)
     only_joining = all(node.reason == "rendezvous" for node in waiting)
     found = []
@@ -90,7 +95,7 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             because="the launcher lives and the process does not" if missing.reason == "exited" else "WORLD_SIZE counts it",
             victims_where=waiting_place(waiting),
         )
-        found.append(Proposal(finding, PATIENCE if missing.reason == "absent" else 1.0, ranks, victims))
+        found.append(Proposal(finding, max(needs, PATIENCE if missing.reason == "absent" else 0), ranks, victims))
     return found
 
 
@@ -167,7 +172,9 @@ def _because(one: Look) -> str:
 
 def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding | None:
     """What a more precise verdict also implies: these ranks have not entered what the others wait in."""
-    if not waiting or not proposal.victims or proposal.finding.kind in ("missing-from-collective", "rendezvous-incomplete"):
+    if not waiting or not proposal.victims or proposal.culprits & _union(waiting):
+        return None
+    if proposal.finding.kind in ("missing-from-collective", "rendezvous-incomplete"):
         return None
     joining = all(node.reason == "rendezvous" for node in waiting)
     op = max(waiting, key=lambda node: len(node.ranks)).op
@@ -249,27 +256,36 @@ def _p2p(case: Case, pairs: list[Node], waiting: list[Node]) -> Proposal:
     edges = {rank: node.waits for node in waiting for rank in node.ranks}
     cycle = _cycle(edges, [rank for node in pairs for rank in node.ranks])
     ranks = RankSet(cycle) if cycle else _union(pairs)
-    lines = []
-    for rank in cycle[:12]:
-        one = case.looks[rank]
-        peer = case.peer(one)
-        what = f"{one.activity.op} {'from' if 'recv' in one.activity.op else 'to'} {peer}" if peer is not None else one.activity.op
-        lines.append(f"rank {rank} is in {what}, {words.place(one.where)}")
+    sides = [_side(case, rank) for rank in (cycle or list(ranks))[:8]]
     chain = " → ".join(map(str, [*cycle[:8], cycle[0]])) if cycle else str(ranks)
     first = case.look_of(ranks)
+    if len(sides) <= 4 and len({case.looks[rank].where for rank in ranks}) > 1:
+        text = f"{ranks_text(ranks)} wait for each other: {words.listed(sides)}"
+    else:
+        text = f"{ranks_text(ranks)} wait for each other ({chain}): {first.activity.op} in {words.place(first.where)}"
     finding = Finding(
         "p2p-deadlock",
         str(ranks),
         str(_union(waiting) - ranks),
         CERTAIN if cycle and all(case.peer(case.looks[r]) is not None for r in cycle) else LIKELY,
-        f"{ranks_text(ranks)} wait for each other ({chain}): {first.activity.op} in {words.place(first.where)}",
+        text,
         words.where(first.where),
-        (*lines, *victims_evidence(case, waiting)),
+        (*sides, *victims_evidence(case, waiting)),
         (f"breakranks stacks --rank {ranks}",),
         because="each one's peer is read from its own arguments" if cycle else "the peers cannot be seen from outside",
         victims_where=waiting_place(waiting),
     )
     return Proposal(finding, PATIENCE, ranks, _union(waiting) - ranks)
+
+
+def _side(case: Case, rank: int) -> str:
+    """``rank 0 in recv from 1 (collect, a.py:10)``"""
+    one = case.looks[rank]
+    peer = case.peer(one)
+    what = one.activity.op
+    if peer is not None:
+        what += f" {'from' if 'recv' in what else 'to'} {peer}"
+    return f"rank {rank} in {what} ({words.place(one.where)})"
 
 
 def _cycle(edges: dict[int, RankSet], starts: list[int]) -> list[int]:
@@ -278,7 +294,7 @@ def _cycle(edges: dict[int, RankSet], starts: list[int]) -> list[int]:
         path: list[int] = []
         position: dict[int, int] = {}
         rank = start
-        while rank in edges and rank not in position:
+        while rank in edges and rank not in position and edges[rank]:
             position[rank] = len(path)
             path.append(rank)
             waits = edges[rank]

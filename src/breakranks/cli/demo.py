@@ -1,0 +1,158 @@
+"""Start a small real job that hangs, explain it, and clean up.
+
+Four ranks train under torchrun until one of them gets stuck in its own code. breakranks finds it the way it
+would find yours: from outside, with no help from the job.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+from breakranks.cli import common
+from breakranks.errors import BreakranksError
+from breakranks.explain import Diagnosis
+from breakranks.snapshot.model import Snapshot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    import subprocess
+
+EXAMPLES = """
+breakranks demo              start, explain, clean up
+breakranks demo --keep       leave it running, to try other commands on it
+"""
+
+RANKS = 4
+_START_DEADLINE = 180.0
+_END_DEADLINE = 10.0
+
+PROGRAM = '''\
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def load_batch(step):
+    if dist.get_rank() == 2 and step == 3:
+        read_shard(f"/mnt/data/shard-{step:04d}")
+    return torch.ones(1000)
+
+
+def read_shard(path):
+    open(os.environ["DEMO_READY"], "w").close()
+    time.sleep(3600)  # a storage server that does not answer
+
+
+def train():
+    for step in range(100):
+        batch = load_batch(step)
+        dist.all_reduce(batch)
+
+
+dist.init_process_group("gloo")
+train()
+'''
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keep", action="store_true", help="leave the job running; Ctrl-C ends it")
+    common.add_output(parser, json=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = tempfile.mkdtemp(prefix="breakranks-demo-")
+    launcher = None
+    try:
+        launcher = _start(folder)
+        print(f"A job of {RANKS} ranks starts under torchrun (process {launcher.pid}).", flush=True)
+        _wait_until_stuck(launcher, folder)
+        print("It hangs now. $ breakranks why\n", flush=True)
+        status = _explain(launcher.pid, args)
+        if args.keep:
+            _keep(launcher)
+        return status
+    finally:
+        if launcher is not None:
+            _end(launcher)
+            print("\nThe job was ended.")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: str) -> subprocess.Popen[bytes]:
+    import subprocess
+
+    torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
+    if not os.path.exists(torchrun):
+        raise BreakranksError(
+            "the demo needs torch, which is not installed here",
+            "pip install torch, or run scripts/demo, which sets everything up.",
+        )
+    program = os.path.join(folder, "train.py")
+    with open(program, "w") as file:
+        file.write(PROGRAM)
+    with open(os.path.join(folder, "log"), "wb") as log:
+        return subprocess.Popen(
+            [torchrun, "--standalone", f"--nproc-per-node={RANKS}", "train.py"],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "DEMO_READY": os.path.join(folder, "ready")},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _wait_until_stuck(launcher: subprocess.Popen[bytes], folder: str) -> None:
+    from breakranks.cli.settle import Progress
+
+    say = Progress()
+    until = time.monotonic() + _START_DEADLINE
+    while not os.path.exists(os.path.join(folder, "ready")):
+        if launcher.poll() is not None or time.monotonic() > until:
+            with open(os.path.join(folder, "log"), errors="replace") as log:
+                tail = "".join(log.readlines()[-15:])
+            raise BreakranksError("the demo job did not start", f"Its output ends with:\n{tail}")
+        say("importing torch in every rank …")
+        time.sleep(0.1)
+    say.done()
+
+
+def _explain(launcher: int, args: argparse.Namespace) -> int:
+    from breakranks.cli.settle import settle
+    from breakranks.show.verdict import why_lines
+
+    found = next((job for job in common.find().jobs if job.job.launcher_pid == launcher), None)
+    if found is None:
+        raise BreakranksError("the demo job cannot be found", "Look for it: breakranks ps")
+    seen: tuple[Snapshot, Diagnosis] = settle(found)
+    how = common.look(args)
+    common.show(why_lines(*seen, how), how)
+    return 0 if seen[1].verdict is not None else 2
+
+
+def _keep(launcher: subprocess.Popen[bytes]) -> None:
+    print("\nIt is left running: try breakranks stacks, breakranks top. Ctrl-C ends it.", flush=True)
+    try:
+        launcher.wait()
+    except KeyboardInterrupt:
+        pass
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """End the launcher and its ranks: they share a session that is theirs alone."""
+    import subprocess
+
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(launcher.pid, number)
+            launcher.wait(_END_DEADLINE)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue

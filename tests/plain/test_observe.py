@@ -1,0 +1,255 @@
+"""Looking at real processes from outside: states, calls, deadlines, locks, sockets, the watchdog."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from breakranks.observe import files, hints, locks, native, permissions, stacks, state
+from breakranks.observe.watchdog import Watchdog
+from breakranks.snapshot.model import Thread
+
+DEADLINE = 20.0
+
+
+@contextlib.contextmanager
+def python(code: str, **kwargs: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process that runs ``code`` and has printed a line by the time it is given."""
+    process = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, **kwargs)  # type: ignore[call-overload]
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def until(condition: Callable[[], object]) -> object:
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("the condition did not come true in time")
+
+
+def main_thread(pid: int) -> state.ThreadState:
+    return state.look(pid, state.Clock()).threads[0]
+
+
+def test_a_sleep_says_when_it_ends() -> None:
+    with python("import time; print('x'); time.sleep(500)") as process:
+        thread = until(lambda: (t := main_thread(process.pid)).call is not None and t)
+        assert isinstance(thread, state.ThreadState)
+        assert thread.call is not None
+        assert thread.call.name in ("clock_nanosleep", "select")
+        assert thread.call.left is not None
+        assert 400 < thread.call.left <= 500
+
+
+def test_a_wait_with_a_timeout_says_when_it_ends() -> None:
+    code = "import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire(timeout=300)"
+    with python(code) as process:
+        thread = until(lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t)
+        assert isinstance(thread, state.ThreadState) and thread.call is not None
+        assert thread.call.left is not None and 250 < thread.call.left <= 300
+
+
+def test_a_wait_without_a_timeout_has_none() -> None:
+    with python("import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire()") as process:
+        thread = until(lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t)
+        assert isinstance(thread, state.ThreadState) and thread.call is not None
+        assert thread.call.left is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="this kernel has no /proc/PID/sched")
+def test_idle_time_counts_from_when_the_thread_last_ran() -> None:
+    with python("import time; print('x'); time.sleep(500)") as process:
+        until(lambda: main_thread(process.pid).call is not None)
+        before = main_thread(process.pid).idle
+        time.sleep(1.0)
+        after = main_thread(process.pid).idle
+        assert before is not None and after is not None
+        assert 0.8 < after - before < 5
+
+
+def test_the_file_of_a_blocked_read_is_named(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    code = f"import os; f=os.open({str(fifo)!r}, os.O_RDWR); print('x'); os.read(f, 1)"
+    with python(code) as process:
+        call = until(lambda: (c := main_thread(process.pid).call) is not None and c.name == "read" and c)
+        opened, _ = files.opened(process.pid)
+        assert [f for f in opened if f.fd == call.fd][0].path == str(fifo)  # type: ignore[attr-defined]
+
+
+def test_a_socket_names_its_peer_and_whose_it_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket; s=socket.create_connection(('127.0.0.1', {port})); print('x'); s.recv(1)"
+        with python(code) as process:
+            connection, _ = server.accept()
+            call = until(lambda: (c := main_thread(process.pid).call) is not None and c.name == "recvfrom" and c)
+            _, inodes = files.opened(process.pid)
+            found = files.sockets(process.pid, inodes, frozenset({call.fd}))  # type: ignore[attr-defined]
+            one = next(s for s in found if s.fd == call.fd)  # type: ignore[attr-defined]
+            assert one.peer == f"127.0.0.1:{port}"
+            assert one.status == "established"
+            assert one.peer_pid == os.getpid()
+            connection.close()
+
+
+def test_the_holder_of_a_flock_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code = f"import fcntl; f=open({str(path)!r}); print('x'); fcntl.flock(f, fcntl.LOCK_EX)"
+        with python(code) as process:
+            call = until(lambda: (c := main_thread(process.pid).call) is not None and c.name == "flock" and c)
+            thread = Thread(process.pid, "MainThread", call=call)  # type: ignore[arg-type]
+            (lock,) = locks.waited_for(process.pid, (thread,), locks.kernel_locks())
+            assert (lock.path, lock.holder, lock.kind) == (str(path), os.getpid(), "flock")
+
+
+def test_a_lock_file_that_nobody_has_open_has_no_holder(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("")
+    thread = Thread(1, "MainThread", hints={"_jit_compile.build_directory": str(tmp_path)})
+    (lock,) = locks.waited_for(os.getpid(), (thread,), [])
+    assert lock.path == str(tmp_path / "lock")
+    assert lock.holder == 0
+    assert lock.age is not None and lock.age < 60
+
+
+def test_a_lock_file_that_somebody_has_open_has_a_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text("")
+    with python(f"f=open({str(path)!r}); print('x'); input()", stdin=subprocess.PIPE) as process:
+        thread = Thread(1, "MainThread", hints={"_poll.lock_filename": str(path)})
+        (lock,) = locks.waited_for(os.getpid(), (thread,), [])
+        assert lock.holder == process.pid
+        assert "input()" in lock.holder_command
+
+
+def test_a_sweep_reads_every_process_and_says_what_it_could_not() -> None:
+    with python("import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()") as process:
+        not_python = subprocess.Popen(["sleep", "500"])
+        try:
+            found = stacks.sweep([process.pid, not_python.pid, 2**22 - 5])
+        finally:
+            not_python.kill()
+            not_python.wait()
+    (thread,) = found[process.pid].threads
+    assert thread.frames[-1].function == "wait_here"
+    assert thread.frames[0].function == "<module>"
+    assert found[not_python.pid].problem is not None
+    assert "Python" in found[not_python.pid].problem.what
+    assert found[2**22 - 5].problem is not None
+    assert "ended" in found[2**22 - 5].problem.what
+
+
+def test_only_allowed_locals_leave_the_process() -> None:
+    code = "import time\ndef f(step, password):\n  print('x'); time.sleep(500)\nf(7, 'hunter2')"
+    with python(code) as process:
+        found = stacks.sweep([process.pid])[process.pid]
+    assert "hunter2" not in repr(found)
+    assert hints.keep("f", "/home/me/train.py", "step", "7") == "7"
+    assert hints.keep("f", "/home/me/train.py", "step", "'text'") is None
+    assert hints.keep("f", "/home/me/train.py", "password", "7") is None
+    assert hints.keep("recv", "/x/site-packages/torch/distributed/distributed_c10d.py", "src", "3") == "3"
+    assert hints.keep("recv", "/home/me/mine.py", "src", "3") is None
+
+
+def test_a_stopped_process_is_read_and_stays_stopped() -> None:
+    with python("import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()") as process:
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: state.process_state(process.pid) == "T")
+        with Watchdog() as dog:
+            dog.guard(process.pid)
+            found = stacks.sweep([process.pid], gently=lambda pid: True)
+        assert found[process.pid].threads[0].frames[-1].function == "wait_here"
+        assert state.process_state(process.pid) == "T"
+
+
+def test_native_frames_lie_below_the_python_frame() -> None:
+    with python("import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire()") as process:
+        until(lambda: main_thread(process.pid).call is not None)
+        found, clean = native.sweep([process.pid])
+    assert clean
+    frames = found[process.pid].threads[0].frames
+    names = [frame.function for frame in frames]
+    assert names[0] == "<module>"
+    assert any("acquire" in name for name in names[1:]), names
+
+
+def test_a_native_worker_that_gets_stuck_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that is stopped by another tracer never answers; the sweep still ends, and says so."""
+    with python("import time; print('x'); time.sleep(500)") as one, python("import time; print('x'); time.sleep(500)") as two:
+        found, clean = native.sweep([one.pid, two.pid], deadline=0.01)
+    assert not clean
+    assert set(found) == {one.pid, two.pid}
+    assert all(stacks.problem is not None for stacks in found.values())
+
+
+def test_the_watchdog_continues_what_a_killed_inspector_left_stopped() -> None:
+    """GIVEN a process that we guard WHEN we die with -9 while it is stopped THEN it runs again."""
+    with python("import time; print('x'); time.sleep(500)") as target:
+        inspector = (
+            "import os, signal, sys, time\n"
+            "from breakranks.observe.watchdog import Watchdog\n"
+            "dog = Watchdog(); dog.guard(int(sys.argv[1]))\n"
+            "os.kill(int(sys.argv[1]), signal.SIGSTOP)\n"
+            "print('x', flush=True); time.sleep(500)\n"
+        )
+        process = subprocess.Popen([sys.executable, "-c", inspector, str(target.pid)], stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            until(lambda: state.process_state(target.pid) == "T")
+        finally:
+            process.kill()
+            process.wait()
+        until(lambda: state.process_state(target.pid) == "S")
+
+
+def test_the_watchdog_leaves_alone_what_was_stopped_before() -> None:
+    with python("import time; print('x'); time.sleep(500)") as target:
+        target.send_signal(signal.SIGSTOP)
+        until(lambda: state.process_state(target.pid) == "T")
+        dog = Watchdog()
+        dog.guard(target.pid)
+        dog.close(clean=False)
+        assert state.process_state(target.pid) == "T"
+
+
+def test_another_users_process_names_the_user_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    problem = permissions.denied(1)
+    assert "another user" in problem.what
+    assert "sudo" in problem.remedy
+
+
+def test_a_traced_process_names_its_tracer() -> None:
+    with python("import time; print('x'); time.sleep(500)") as target:
+        tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
+        try:
+            until(lambda: state.tracer_of(target.pid) == tracer.pid)
+            problem = stacks.sweep([target.pid])[target.pid].problem
+        finally:
+            tracer.terminate()
+            tracer.wait()
+    assert problem is not None
+    assert f"process {tracer.pid}" in problem.what

@@ -1,0 +1,377 @@
+"""The rules, each from a literal situation: what it must say, and what must not fool it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from breakranks.errors import UsageError
+from breakranks.explain import Diagnosis, explain
+from breakranks.explain.meanings import Table, from_toml
+from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Socket
+
+from .jobs import BATON, LOADER, LONG_SLEEP, PDB, SUBPROCESS, WORKER, World, lib, own
+
+
+def verdict_of(world: World) -> tuple[str, str, str]:
+    diagnosis = explain(world.snapshot())
+    assert diagnosis.verdict is not None, diagnosis
+    return diagnosis.verdict.kind, diagnosis.verdict.culprits, diagnosis.verdict.victims
+
+
+def test_a_rank_that_sleeps_elsewhere_is_missing() -> None:
+    world = World()
+    for rank in range(4):
+        world.add(world.thread(own("load_batch"), call=LONG_SLEEP) if rank == 2 else world.in_all_reduce())
+    assert verdict_of(world) == ("missing-from-collective", "2", "0-1,3")
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and verdict.where is not None
+    assert (verdict.confidence, verdict.where.function) == ("certain", "load_batch")
+
+
+def test_one_victim_and_many_culprits() -> None:
+    """Majority is evidence, never truth: one rank in a collective that nobody else calls."""
+    world = World()
+    world.add(world.in_all_reduce())
+    for _ in range(7):
+        world.add(world.thread(own("wait_for_work"), call=LONG_SLEEP))
+    assert verdict_of(world) == ("missing-from-collective", "1-7", "0")
+
+
+def test_a_short_sleep_is_watched_to_its_end_before_anything_is_said() -> None:
+    world = World()
+    world.add(world.thread(own("log"), call=Call("clock_nanosleep", left=2.0), idle=0.3))
+    world.add(world.in_all_reduce(idle=0.5))
+    diagnosis = explain(world.snapshot())
+    assert diagnosis.verdict is None
+    assert not diagnosis.settled
+    assert diagnosis.wait > 1
+
+
+def test_ranks_that_come_out_of_the_collective_and_go_in_again_are_healthy() -> None:
+    world = World()
+    for _ in range(3):
+        world.add_moving(
+            world.in_all_reduce(idle=0.0, hints={"step.i": "1"}),
+            world.in_all_reduce(idle=0.0, hints={"step.i": "2"}),
+            world.in_all_reduce(idle=0.0, hints={"step.i": "3"}),
+        )
+    diagnosis = explain(world.snapshot())
+    assert diagnosis.verdict is None
+    assert diagnosis.settled
+    assert diagnosis.findings[0].kind == "moving"
+
+
+def test_blocked_without_a_timeout_and_yet_run_means_moving() -> None:
+    """The stacks are equal twice, but a thread in an untimed wait that used the CPU was let go between."""
+    world = World()
+    for _ in range(3):
+        world.add(world.in_all_reduce(idle=0.0), ran=True)
+    assert explain(world.snapshot()).verdict is None
+
+
+def test_computing_ranks_that_nobody_waits_for_are_healthy() -> None:
+    world = World()
+    for _ in range(3):
+        thread = world.thread(own("forward"), call=None, state="R", idle=0.0)
+        later = msgspec.structs.replace(thread, ran=1_000_000_000)
+        world.add_moving(thread, later, state="R")
+    diagnosis = explain(world.snapshot())
+    assert diagnosis.verdict is None and diagnosis.settled
+
+
+def test_different_collectives_name_both_sides() -> None:
+    world = World()
+    world.add(world.in_barrier())
+    for _ in range(3):
+        world.add(world.in_all_reduce())
+    assert verdict_of(world) == ("collective-mismatch", "0", "1-3")
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None
+    assert "barrier" in verdict.summary and "all_reduce" in verdict.summary
+
+
+def test_two_against_two_blames_no_side() -> None:
+    world = World()
+    for rank in range(4):
+        world.add(world.in_barrier() if rank % 2 else world.in_all_reduce())
+    assert verdict_of(world) == ("collective-mismatch", "0-3", "")
+
+
+def test_receives_in_a_ring_are_a_deadlock_by_their_own_arguments() -> None:
+    world = World()
+    for rank in range(4):
+        world.add(world.thread(own("exchange"), lib("recv"), hints={"recv.src": str((rank + 1) % 4)}))
+    kind, culprits, victims = verdict_of(world)
+    assert (kind, culprits, victims) == ("p2p-deadlock", "0-3", "")
+
+
+def test_a_receive_from_a_rank_that_sleeps_is_no_deadlock() -> None:
+    world = World()
+    world.add(world.thread(own("exchange"), lib("recv"), hints={"recv.src": "1"}))
+    world.add(world.thread(own("load"), call=LONG_SLEEP))
+    world.add(world.thread(own("exchange"), lib("recv"), hints={"recv.src": "0"}))
+    assert verdict_of(world) == ("missing-from-collective", "1", "0,2")
+
+
+def test_an_exited_rank_is_named_before_ranks_that_compute() -> None:
+    world = World(world_size=4)
+    for _ in range(3):
+        world.add(world.in_all_reduce())
+    world.missing.append(Missing("3", "exited"))
+    assert verdict_of(world) == ("rank-exited", "3", "0-2")
+
+
+def test_a_finished_rank_that_nobody_waits_for_is_no_fault() -> None:
+    world = World(world_size=3)
+    for _ in range(2):
+        world.add(world.thread(own("write_summary"), call=Call("clock_nanosleep", left=1.0), idle=0.1))
+    world.missing.append(Missing("2", "exited"))
+    assert explain(world.snapshot()).verdict is None
+
+
+def test_ranks_of_other_hosts_are_a_guess_not_a_fact() -> None:
+    world = World(world_size=4)
+    for _ in range(2):
+        world.add(world.in_all_reduce())
+    world.missing.append(Missing("2-3", "elsewhere"))
+    diagnosis = explain(world.snapshot())
+    assert diagnosis.verdict is not None
+    assert (diagnosis.verdict.culprits, diagnosis.verdict.confidence) == ("2-3", "guess")
+
+
+def test_a_rank_that_never_came_to_the_rendezvous() -> None:
+    world = World(world_size=3)
+    for _ in range(2):
+        world.add(world.thread(own("main"), lib("init_process_group")))
+    world.missing.append(Missing("2", "absent"))
+    assert verdict_of(world) == ("rendezvous-incomplete", "2", "0-1")
+
+
+def test_a_stopped_rank_beats_everything_else_that_is_odd() -> None:
+    world = World()
+    world.add(world.thread(own("train"), call=None, state="T"), state="T")
+    world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
+    world.add(world.in_all_reduce())
+    assert verdict_of(world)[:2] == ("rank-stopped", "0")
+
+
+def test_a_lock_file_without_holder_is_stale_and_named() -> None:
+    world = World()
+    for rank in range(2):
+        world.add(
+            world.thread(own("load_ops"), lib("wait", BATON), call=Call("clock_nanosleep", left=0.1), idle=0.05),
+            locks=(FileLock("/tmp/ext/lock", "file", 100 + rank, 0, "", 3600.0),),
+        )
+    world.add(world.in_barrier())
+    diagnosis = explain(world.snapshot())
+    assert verdict_of(world) == ("stale-lock-file", "0-1", "2")
+    assert diagnosis.verdict is not None
+    assert "rm /tmp/ext/lock" in diagnosis.verdict.next
+    assert any(finding.kind == "missing-from-collective" for finding in diagnosis.findings)
+
+
+def test_a_lock_held_by_a_rank_in_a_barrier_is_that_ranks_fault() -> None:
+    world = World()
+    world.add(world.in_barrier())
+    for rank in (1, 2):
+        world.add(
+            world.thread(own("write_cache"), call=Call("flock", 3)),
+            locks=(FileLock("/tmp/cache.lock", "flock", 100 + rank, 100, "python train.py", 60.0),),
+        )
+    assert verdict_of(world) == ("lock-held", "0", "1-2")
+
+
+def test_a_lock_held_by_an_outsider_names_it() -> None:
+    world = World()
+    world.add(
+        world.thread(own("write_cache"), call=Call("flock", 3)),
+        locks=(FileLock("/tmp/cache.lock", "flock", 100, 4242, "backup --all", 60.0),),
+    )
+    world.add(world.in_barrier())
+    diagnosis = explain(world.snapshot())
+    assert verdict_of(world) == ("lock-held", "0", "1")
+    assert diagnosis.verdict is not None and "4242 (backup --all)" in diagnosis.verdict.summary
+
+
+def loading(world: World, *helpers: object, **more: object) -> World:
+    wait = world.thread(own("train"), lib("_try_get_data", LOADER), call=Call("poll", 5, 4.0), idle=1.0)
+    world.add(wait, children=helpers, **more)
+    world.add(world.in_all_reduce())
+    return world
+
+
+def test_a_stuck_loader_worker_is_the_proof() -> None:
+    world = World()
+    worker = world.process(
+        900, (world.thread(lib("_worker_loop", WORKER), own("fetch_remote", 77), call=Call("recvfrom", 4)),)
+    )
+    diagnosis = explain(loading(world, worker).snapshot())
+    assert diagnosis.verdict is not None and diagnosis.verdict.where is not None
+    assert (diagnosis.verdict.kind, diagnosis.verdict.culprits) == ("data-loading", "0")
+    assert diagnosis.verdict.where.function == "fetch_remote"
+
+
+def test_a_stopped_loader_worker_is_said() -> None:
+    world = World()
+    worker = world.process(900, (world.thread(lib("_worker_loop", WORKER), own("read"), call=None),), state="T")
+    diagnosis = explain(loading(world, worker).snapshot())
+    assert diagnosis.verdict is not None
+    assert "stopped" in diagnosis.verdict.summary and "kill -CONT 900" in diagnosis.verdict.next
+
+
+def test_a_dead_loader_worker_is_said() -> None:
+    world = World()
+    worker = world.process(900, (), state="Z")
+    assert explain(loading(world, worker).snapshot()).verdict.kind == "helper-dead"  # type: ignore[union-attr]
+
+
+def test_a_rank_at_a_prompt() -> None:
+    world = World()
+    world.add(
+        world.thread(own("train", 5), lib("cmdloop", PDB), call=Call("read", 0)),
+        files=(OpenFile(0, "/dev/pts/3", "tty"),),
+    )
+    world.add(world.in_all_reduce())
+    assert verdict_of(world) == ("debugger-prompt", "0", "1")
+
+
+def test_a_read_of_the_terminal_is_a_prompt_whoever_calls_it() -> None:
+    world = World()
+    world.add(world.thread(own("ask"), call=Call("read", 0)), files=(OpenFile(0, "/dev/pts/3", "tty"),))
+    world.add(world.in_all_reduce())
+    assert verdict_of(world)[0] == "debugger-prompt"
+
+
+def test_the_gil_held_by_a_thread_that_sleeps() -> None:
+    world = World()
+    world.add(world.thread(own("read_sensor"), call=LONG_SLEEP, gil=True, native=("ffi_call", "sleep")))
+    world.add(world.in_all_reduce())
+    assert verdict_of(world)[:2] == ("gil-held", "0")
+
+
+def test_two_threads_at_locks_are_a_deadlock() -> None:
+    world = World()
+    native = ("lock_PyThread_acquire_lock", "futex_wait")
+    world.add(
+        world.thread(own("train"), native=native),
+        world.thread(own("flush"), tid=2, name="writer", native=native),
+    )
+    world.add(world.in_all_reduce())
+    diagnosis = explain(world.snapshot())
+    assert verdict_of(world)[:2] == ("thread-deadlock", "0")
+    assert diagnosis.verdict is not None
+    assert any("writer" in line for line in diagnosis.verdict.evidence)
+
+
+def test_a_thread_in_a_collective_counts_for_a_main_thread_that_joins_it() -> None:
+    world = World()
+    join = world.thread(own("main"), lib("join", "/usr/lib/python3.11/threading.py"))
+    world.add(join, world.thread(own("step"), lib("all_reduce"), tid=2, name="trainer"))
+    world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
+    assert verdict_of(world) == ("missing-from-collective", "1", "0")
+
+
+def test_a_subprocess_is_named_by_its_command() -> None:
+    world = World()
+    child = world.process(900, (), command=("rsync", "-a", "/ckpt", "backup:/"), python=False)
+    world.add(world.thread(own("upload"), lib("run", SUBPROCESS), call=Call("wait4")), children=(child,))
+    world.add(world.in_barrier())
+    diagnosis = explain(world.snapshot())
+    assert verdict_of(world)[0] == "subprocess-wait"
+    assert diagnosis.verdict is not None and "rsync -a /ckpt backup:/" in diagnosis.verdict.summary
+
+
+def test_a_socket_is_named_by_its_peer() -> None:
+    world = World()
+    world.add(
+        world.thread(own("fetch"), call=Call("recvfrom", 7)),
+        sockets=(Socket(7, "tcp", "10.0.0.1:4000", "10.0.0.2:80", "established"),),
+    )
+    world.add(world.in_barrier())
+    diagnosis = explain(world.snapshot())
+    assert verdict_of(world)[0] == "socket-wait"
+    assert diagnosis.verdict is not None and "10.0.0.2:80" in diagnosis.verdict.summary
+
+
+def test_a_server_that_waits_for_clients_is_not_stuck() -> None:
+    world = World()
+    world.add(
+        world.thread(own("serve"), call=Call("accept4", 3)),
+        sockets=(Socket(3, "tcp", "0.0.0.0:80", "", "listening"),),
+    )
+    assert explain(world.snapshot()).verdict is None
+
+
+def test_a_file_in_state_d_is_named() -> None:
+    world = World()
+    world.add(
+        world.thread(own("load_shard"), call=Call("read", 9), state="D"),
+        state="D",
+        files=(OpenFile(9, "/mnt/nfs/shard-7", "file"),),
+    )
+    world.add(world.in_all_reduce())
+    diagnosis = explain(world.snapshot())
+    assert verdict_of(world)[:2] == ("blocked-io", "0")
+    assert diagnosis.verdict is not None and "/mnt/nfs/shard-7" in diagnosis.verdict.summary
+
+
+def busy(world: World, functions: list[str], seconds: float) -> Diagnosis:
+    """Rank 0 computes in these functions, one a sample, while rank 1 has waited ``seconds``."""
+    threads = []
+    for index, function in enumerate(functions):
+        thread = world.thread(own("main", 5), own(function, 10 + index), call=None, state="R", idle=0.0)
+        threads.append(msgspec.structs.replace(thread, ran=int(index * 1e9 * world.span / (len(functions) - 1))))
+    world.add_moving(*threads, state="R")
+    world.add(world.in_all_reduce(idle=seconds))
+    return explain(world.snapshot())
+
+
+def test_a_loop_in_one_function_while_others_wait() -> None:
+    verdict = busy(World(), ["poll", "poll", "poll"], 60).verdict
+    assert verdict is not None and (verdict.kind, verdict.culprits) == ("busy-loop", "0")
+
+
+def test_work_that_moves_while_others_wait_long_is_a_straggler() -> None:
+    verdict = busy(World(), ["forward", "backward", "forward"], 60).verdict
+    assert verdict is not None and (verdict.kind, verdict.culprits) == ("straggler", "0")
+
+
+def test_work_that_moves_while_others_wait_a_moment_is_nothing() -> None:
+    diagnosis = busy(World(), ["forward", "backward", "forward"], 0.4)
+    assert diagnosis.verdict is None
+
+
+def test_a_rank_whose_stack_cannot_be_read_is_only_a_guess() -> None:
+    world = World()
+    world.add(world.thread(call=None, idle=None))
+    world.add(world.in_all_reduce())
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and (verdict.culprits, verdict.confidence) == ("0", "guess")
+
+
+def test_all_in_one_place_and_one_a_step_behind() -> None:
+    world = World()
+    for rank in range(3):
+        world.add(world.in_all_reduce(hints={"step.i": "4" if rank == 1 else "5"}))
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.culprits) == ("collective-mismatch", "1")
+    assert "4 on rank 1" in verdict.summary
+
+
+def test_a_meaning_of_the_users_own() -> None:
+    rows = from_toml({"meaning": [{"activity": "prompt", "file": "mylib/ask.py", "function": "confirm"}]})
+    world = World()
+    world.add(world.thread(own("train"), lib("confirm", "/venv/lib/python3.11/site-packages/mylib/ask.py")))
+    world.add(world.in_all_reduce())
+    verdict = explain(world.snapshot(), Table(rows)).verdict
+    assert verdict is not None and verdict.kind == "debugger-prompt"
+
+
+@pytest.mark.parametrize(
+    "row", [{"activity": "flying", "function": "f"}, {"function": "f"}, {"activity": "io", "function": "("}]
+)
+def test_a_bad_meaning_is_refused_with_its_number(row: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="meaning 1"):
+        from_toml({"meaning": [row]})

@@ -1,0 +1,198 @@
+"""The target grammar, and which job a command is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, ProcessError, UsageError
+from breakranks.jobs.find import Found, FoundJob, FoundRank
+from breakranks.jobs.targets import Local, Pids, SnapshotFile, job_of_pids, parse_target, select
+from breakranks.observe.table import Entry, Table
+from breakranks.snapshot.model import Job, Problem
+
+# --- grammar -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [None, "", "local", " local "])
+def test_local(text: str | None) -> None:
+    assert parse_target(text) == Local()
+
+
+@pytest.mark.parametrize(
+    ("text", "pids"), [("pid:12", (12,)), ("pid:12,13", (12, 13)), ("pid:13, 12,13", (13, 12))]
+)
+def test_pids_keep_their_order(text: str, pids: tuple[int, ...]) -> None:
+    assert parse_target(text) == Pids(pids)
+
+
+@given(st.lists(st.integers(1, 2**22), min_size=1, unique=True))
+def test_pids_round(pids: list[int]) -> None:
+    assert parse_target("pid:" + ",".join(map(str, pids))) == Pids(tuple(pids))
+
+
+@pytest.mark.parametrize(
+    "text", ["pid:", "pid:x", "pid:1,", "pid:-1", "pid:0", "pid:99999999", "pid:٣", "pid:1-4"]
+)
+def test_bad_pids(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target(text)
+    assert "pid:4242,4243" in caught.value.help
+
+
+@pytest.mark.parametrize("text", ["hang.brk", "./x", "a/b", "/tmp/pid:1"])
+def test_a_snapshot_file_by_its_looks(text: str) -> None:
+    assert parse_target(text) == SnapshotFile(text)
+
+
+def test_a_snapshot_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "monday").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert parse_target("monday") == SnapshotFile("monday")
+    with pytest.raises(UsageError):
+        parse_target("tuesday")
+
+
+@pytest.mark.parametrize(
+    "text", ["ssh:node-[5,8]", "pdsh:n[1-4]", "slurm:2180718", "mpi:/etc/hosts", "exec:kubectl exec %h@a,b"]
+)
+def test_targets_of_later_versions_say_so(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target(text)
+    assert "later version" in caught.value.message
+    assert "breakranks why" in caught.value.help
+
+
+@pytest.mark.parametrize("text", ["garbage", "ssh", "Local", "foo:bar", "--", "4242"])
+def test_garbage_is_answered_with_examples(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target(text)
+    assert text in caught.value.message
+    assert "pid:4242" in caught.value.help and ".brk" in caught.value.help
+
+
+@given(st.text())
+def test_any_text_is_a_target_or_an_error_of_ours(text: str) -> None:
+    try:
+        parse_target(text.replace("\0", ""))
+    except BreakranksError as error:
+        assert error.help
+
+
+# --- which job ---------------------------------------------------------------------------------------
+
+
+def job(key: str, *pids: int) -> FoundJob:
+    made = Job(key, key.split("-")[0], world_size=4, started=0.0, command=("train.py", "--lr", "1"))
+    return FoundJob(made, tuple(FoundRank(rank, pid) for rank, pid in enumerate(pids)))
+
+
+ONE, TWO, MPI = job("torchrun-29500", 11, 12), job("torchrun-29501", 21), job("mpirun-99", 31)
+
+
+def test_the_only_job_is_the_one() -> None:
+    assert select(Found((ONE,))) is ONE
+
+
+def test_many_jobs_are_listed_a_line_each() -> None:
+    with pytest.raises(ManyJobsError) as caught:
+        select(Found((ONE, TWO, MPI)))
+    lines = caught.value.message.splitlines()
+    assert len(lines) == 4
+    for part in ("torchrun-29500", "torchrun, world 4", "ranks here 0-1", "since ", "train.py --lr 1"):
+        assert part in lines[1]
+    assert "--job mpirun-99" in caught.value.help
+
+
+def test_no_job_says_what_was_looked_for_and_what_was_not_seen() -> None:
+    with pytest.raises(NoJobError) as caught:
+        select(Found((), (Problem("3 processes of ann are closed", "sudo -u ann breakranks why"),)))
+    for part in ("torchrun", "WORLD_SIZE", "pid:4242", "3 processes of ann", "sudo -u ann"):
+        assert part in caught.value.help
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [("torchrun-29501", TWO), ("mpi", MPI), ("m", MPI), ("mpirun-99", MPI)]
+)
+def test_a_key_or_how_it_starts(key: str, expected: FoundJob) -> None:
+    assert select(Found((ONE, TWO, MPI)), key) is expected
+
+
+def test_a_whole_key_wins_over_one_that_it_starts() -> None:
+    longer = job("mpirun-991", 41)
+    assert select(Found((longer, MPI)), "mpirun-99") is MPI
+
+
+def test_a_key_that_fits_several_or_none() -> None:
+    with pytest.raises(ManyJobsError) as many:
+        select(Found((ONE, TWO, MPI)), "torchrun")
+    assert "mpirun" not in many.value.message
+    with pytest.raises(NoJobError) as none:
+        select(Found((ONE, TWO, MPI)), "slurm")
+    assert "slurm" in none.value.message and "torchrun-29501" in none.value.message
+    with pytest.raises(NoJobError):
+        select(Found(()), "slurm")
+
+
+# --- pid: --------------------------------------------------------------------------------------------
+
+TABLE = Table(
+    [
+        Entry(1, 0, "init", exe="init"),
+        Entry(11, 1, "python", exe="python3", started=5.0),
+        Entry(12, 1, "python", exe="python3", started=4.0),
+        Entry(13, 1, "bash", exe="bash"),
+        Entry(14, 13, "python", exe="python3"),
+        Entry(15, 1, "python", state="Z"),
+        Entry(16, 1, "python", uid=4_000_000_001),
+        Entry(17, 1, "sleep", exe="sleep"),
+    ],
+    commands={11: ("python", "a.py", "--token", "x"), 16: ("python3", "b.py")},
+    refused=(16,),
+)
+
+
+def test_any_python_processes_are_ranks_in_the_order_given() -> None:
+    made = job_of_pids(TABLE, (11, 14, 12))
+    assert made.ranks == (FoundRank(0, 11), FoundRank(1, 14), FoundRank(2, 12))
+    assert (made.job.launcher, made.job.world_size, made.missing) == ("python", 3, ())
+    assert made.job.command == ("python", "a.py", "--token", "***")
+
+
+def test_ranks_of_a_found_job_keep_their_numbers() -> None:
+    whole = job("torchrun-29500", 98, 11, 12, 99)
+    made = job_of_pids(TABLE, (12, 11), found=Found((whole,)))
+    assert [(rank.rank, rank.pid) for rank in made.ranks] == [(1, 11), (2, 12)]
+    assert made.job is whole.job
+
+
+def test_ranks_of_two_jobs_are_numbered_anew() -> None:
+    jobs = (job("torchrun-1", 98, 11), job("torchrun-2", 97, 12))
+    made = job_of_pids(TABLE, (12, 11), found=Found(jobs))
+    assert [(rank.rank, rank.pid) for rank in made.ranks] == [(0, 12), (1, 11)]
+
+
+@pytest.mark.parametrize(
+    ("pid", "message", "help"),
+    [
+        (999, "not there", "ended"),
+        (13, "not Python", "pid:14"),
+        (17, "not Python", "ps -ef"),
+        (15, "zombie", "pid 1"),
+        (16, "4000000001", "sudo -u 4000000001"),
+    ],
+)
+def test_a_process_that_cannot_be_looked_at(pid: int, message: str, help: str) -> None:
+    with pytest.raises(ProcessError) as caught:
+        job_of_pids(TABLE, (11, pid), found=Found(()))
+    assert str(pid) in caught.value.message
+    assert message in caught.value.message
+    assert help in caught.value.help
+
+
+def test_no_pids() -> None:
+    with pytest.raises(UsageError):
+        job_of_pids(TABLE, ())
