@@ -156,6 +156,19 @@ def test_everything_below_a_rank_is_its_helper(machine: Machine) -> None:
     assert job.missing == ()
 
 
+def test_a_helper_that_seems_older_is_still_below_the_rank(machine: Machine) -> None:
+    agent = machine.torchrun()
+    rank = machine.torch_rank(agent, 0, 1)
+    machine.add(rank, "python tool.py", machine.environs[rank], ticks=0)  # pids wrap, clocks tick slowly
+    assert pids(machine.job()) == {0: rank}
+
+
+def test_a_launcher_too_old_to_mark_its_ranks(machine: Machine) -> None:
+    agent = machine.add(1, "python -m torch.distributed.launch train.py")
+    machine.add(agent, "python train.py", hand_env(0, 1))
+    assert (machine.job().job.launcher, machine.job().job.launcher_pid) == ("torchrun", agent)
+
+
 def test_a_shell_around_a_rank_is_not_the_rank(machine: Machine) -> None:
     step = machine.add(1, "slurmstepd:", exe=None, name="slurmstepd")
     ranks = []
@@ -336,6 +349,13 @@ def test_one_port_in_two_containers_is_two_jobs_with_two_keys(machine: Machine) 
     assert all(key.startswith("torchrun-29500-") for key in keys)
 
 
+def test_half_a_job_in_each_of_two_containers_is_two_jobs(machine: Machine) -> None:
+    for number, container in enumerate(("net:[1]", "net:[2]")):
+        agent = machine.torchrun()
+        machine.namespaces[machine.torch_rank(agent, number), "net"] = container
+    assert [missing(job) for job in machine.find().jobs] == [[("1", "exited")], [("0", "exited")]]
+
+
 def test_localhost_by_any_name_is_one_place(machine: Machine) -> None:
     shell = machine.shell()
     for number, name in enumerate(("localhost", "127.0.0.1", "::1")):
@@ -482,6 +502,13 @@ def test_a_zombie_is_the_one_rank_that_lacks_a_process(machine: Machine, name: s
     assert job.missing == ()
 
 
+def test_a_zombie_by_hand_is_the_one_rank_that_lacks_a_process(machine: Machine) -> None:
+    shell = machine.shell()
+    first = machine.add(shell, "python x.py", hand_env(0, 2))
+    dead = machine.zombie(shell)
+    assert pids(machine.job()) == {0: first, 1: dead}
+
+
 def test_two_zombies_are_not_guessed_at(machine: Machine) -> None:
     agent = machine.torchrun()
     machine.torch_rank(agent, 0, 3)
@@ -609,6 +636,12 @@ def test_a_plain_pool_of_processes_is_no_job(machine: Machine) -> None:
     assert machine.find().jobs == ()
 
 
+def test_what_we_spawn_ourselves_is_no_job(machine: Machine) -> None:
+    machine.own_pid = machine.add(machine.shell(), "python -m mytool")
+    ranks = [machine.add(machine.own_pid, SPAWNED) for _ in range(2)]
+    assert machine.find(lambda pid: wrapped(ranks.index(pid))).jobs == ()
+
+
 def test_spawn_without_stacks_is_numbered_by_start_and_says_so(machine: Machine) -> None:
     parent = machine.add(machine.shell(), "python train.py")
     machine.libraries[parent] = "/x/torch/lib/libtorch_python.so"
@@ -637,8 +670,8 @@ def test_ray_actors_at_work(machine: Machine) -> None:
     actors = [machine.add(raylet, ("ray::Trainer.step",), name="ray::Trainer.st") for _ in range(2)]
     machine.add(raylet, ("ray::IDLE",), name="ray::IDLE")
     found = machine.find()
+    assert [job.job.key for job in found.jobs] == ["ray-Trainer"]
     assert pids(found.jobs[0]) == dict(enumerate(actors))
-    assert found.jobs[0].job.key == "ray-Trainer"
     assert "start time" in found.problems[0].what
 
 
@@ -714,11 +747,15 @@ def test_any_command_line_can_be_read(words: list[str]) -> None:
 _NAMES = sorted({name for row in LAUNCHERS for name in (*row.rank, *row.world, *row.local_rank, *row.marks, *row.job)})
 
 
-@given(st.dictionaries(st.sampled_from(_NAMES), st.sampled_from(["0", "1", "-1", "", "x", "٣", "9" * 30, " 2 "])))
+@given(st.dictionaries(st.sampled_from(_NAMES), st.sampled_from(["0", "1", "-1", "", "x", "²", "9" * 30, " 2 "])))
 def test_any_environment_can_be_read(environ: dict[str, str]) -> None:
     for identity in identities(environ):
-        assert identity.world >= 1
+        assert 1 <= identity.world < 10**9
         assert identity.rank >= 0 or identity.local_rank >= 0
+
+
+def test_a_world_beyond_reason_is_none() -> None:
+    assert identities({"RANK": "0", "WORLD_SIZE": "9" * 7}) == []
 
 
 @given(st.lists(st.tuples(st.integers(2, 9), st.integers(1, 9), st.booleans()), max_size=8))

@@ -81,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
 
         how = common.look(args)
         common.show(why_lines(snapshot, diagnosis, how), how)
-    return 0 if diagnosis.verdict is None else 1
+    if diagnosis.verdict is not None:
+        return 1
+    return 0 if len(snapshot.stacks) > 1 else 2  # 2: not one stack could be read; the lines say why
 
 
 def meanings(path: str | None) -> Table:

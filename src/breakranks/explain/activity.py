@@ -177,7 +177,10 @@ class Reader:
             return "", ""
         for file in process.files:
             if file.fd == call.fd:
-                return file.path, file.kind
+                if not file.peer:
+                    return file.path, file.kind
+                name = "a pipe" if file.path.startswith("pipe:") else file.path
+                return f"{name}, whose other end {file.peer} has", file.kind
         for socket in process.sockets:
             if socket.fd == call.fd:
                 other = socket.peer or (f"a connection to {socket.local}" if socket.local else "a socket")

@@ -174,7 +174,7 @@ NATIVE: tuple[Meaning, ...] = (
        "collective"),
     _m("gpu-wait", "", r"(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize\w*|cudaMemcpy\w*|cuMemcpy\w*|aclrtSynchronize\w*", 60),
     _m("gc", "", r"gc_collect_main|gc_collect_generations|PyGC_Collect|_PyGC_Collect\w*", 40),
-    _m("prompt", "", r"builtin_input|PyOS_Readline|PyOS_StdioReadline", 65, "input()"),
+    _m("prompt", "", r"builtin_input|PyFile_GetLine|PyOS_Readline|PyOS_StdioReadline", 65, "input()"),
     _m("thread-wait", "", r"lock_PyThread_acquire_lock|rlock_acquire|acquire_timed|PyThread_acquire_lock_timed\w*"
        r"|_PyMutex_LockTimed|PyMutex_Lock|lock_acquire|_PyRecursiveMutex_Lock\w*", 30, "lock"),
     _m("thread-wait", "", r"_queue_SimpleQueue_get\w*|simplequeue_get\w*", 31, "queue"),

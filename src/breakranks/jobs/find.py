@@ -196,11 +196,7 @@ def _innermost(table: Table, groups: list[_Group]) -> list[_Group]:
     """Leaves out jobs whose every rank only runs another launcher: srun → python → torchrun → ranks."""
     above: dict[int, set[int]] = {}
     for number, group in enumerate(groups):
-        above[number] = {
-            ancestor.pid
-            for rank in group.ranks.values()
-            for ancestor in table.ancestors(rank.launcher or rank.entry.pid)
-        }
+        above[number] = {ancestor.pid for rank in group.ranks.values() for ancestor in table.ancestors(rank.entry.pid)}
     kept = []
     for number, group in enumerate(groups):
         pids = {rank.entry.pid for rank in group.ranks.values()}

@@ -128,11 +128,9 @@ def _topmost(table: Table, known: Identities, entry: Entry, identity: Identity) 
 
 
 def _launches(table: Table, known: Identities, identity: Identity, mother: Entry) -> bool:
-    row = known.launcher(mother)
-    if row is not None:
-        return not identity.row.by_hand
-    # `elastic_launch` called from somebody's own program. Not init, nor a session's reaper of orphans.
-    return identity.row.parent_launches and table.is_python(mother)
+    # Python, but no launcher we know: `elastic_launch` called from somebody's own program. Never init, nor
+    # a session's reaper of orphans.
+    return known.launcher(mother) is not None or (identity.row.parent_launches and table.is_python(mother))
 
 
 def _why_helper(table: Table, top: Entry, launcher: int) -> str:

@@ -236,7 +236,8 @@ def _value(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int:
     value = _value(environ, names).strip()
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 9 else -1
+    # A million ranks and more is somebody's mistake, and would cost us seconds to list as missing.
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else -1
 
 
 def launcher_of(command: tuple[str, ...], name: str = "") -> Launcher | None:

@@ -26,8 +26,11 @@ class _Entry(NamedTuple):
     receive_queue: int
 
 
-def opened(pid: int) -> tuple[tuple[OpenFile, ...], dict[int, int]]:
-    """Open files other than sockets, and the sockets as descriptor → inode."""
+def opened(pid: int, asked: frozenset[int] = frozenset()) -> tuple[tuple[OpenFile, ...], dict[int, int]]:
+    """Open files other than sockets, and the sockets as descriptor → inode.
+
+    Who has the other end of a pipe gets looked up for the ``asked`` descriptors.
+    """
     files: list[OpenFile] = []
     inodes: dict[int, int] = {}
     try:
@@ -42,8 +45,14 @@ def opened(pid: int) -> tuple[tuple[OpenFile, ...], dict[int, int]]:
         if path.startswith("socket:["):
             inodes[fd] = int(path[8:-1])
         elif len(files) < _MOST_FILES:
-            files.append(OpenFile(fd, path, _kind(pid, fd, path)))
+            kind = _kind(pid, fd, path)
+            files.append(OpenFile(fd, path, kind, _other_end(pid, path) if kind == "pipe" and fd in asked else ""))
     return tuple(files), inodes
+
+
+def _other_end(pid: int, path: str) -> str:
+    owner = owner_of(path, skip=pid)
+    return f"process {owner} ({command_of(owner)[:80]})" if owner else "nobody"
 
 
 def _kind(pid: int, fd: int, path: str) -> str:

@@ -49,13 +49,13 @@ def denied(pid: int) -> Problem:
     owner = _owner(pid)
     if os.geteuid() != 0 and owner not in (None, os.geteuid()):
         return Problem(
-            f"process {pid} belongs to another user ({_user(owner)})",
+            f"it belongs to another user ({_user(owner)})",
             f"Run as that user or as root: sudo $(command -v breakranks) …  (uid {owner})",
         )
     scope = _scope()
     if os.geteuid() != 0 and scope >= 1:
         return Problem(
-            f"the kernel lets nobody but root trace process {pid} (kernel.yama.ptrace_scope = {scope})",
+            f"the kernel lets only root trace a running process (kernel.yama.ptrace_scope = {scope})",
             "sudo sysctl kernel.yama.ptrace_scope=0   or run breakranks with sudo",
         )
     if scope == 3:
@@ -65,11 +65,11 @@ def denied(pid: int) -> Problem:
         )
     if not _has_ptrace_capability():
         return Problem(
-            f"this process may not trace process {pid}: CAP_SYS_PTRACE is missing, as in most containers",
+            "tracing is not allowed here: CAP_SYS_PTRACE is missing, as in most containers",
             "docker run --cap-add=SYS_PTRACE …; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]",
         )
     return Problem(
-        f"tracing process {pid} was refused",
+        "tracing was refused",
         "A seccomp profile or a security module may forbid it: docker run --security-opt seccomp=unconfined "
         "--cap-add=SYS_PTRACE, or look from the host.",
     )

@@ -137,9 +137,12 @@ def _thread(pid: int, tid: int, clock: Clock | None, names: dict[int, str]) -> T
 
 
 def run_time(pid: int, tid: int) -> tuple[int, int]:
-    """Nanoseconds on a CPU and number of times put on one."""
+    """Nanoseconds that a thread ran or waited for a CPU to run on, and how often it got one.
+
+    Waiting counts: on a machine with more work than CPUs an endless loop may run a fifth of the time.
+    """
     fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
-    return (int(fields[0]), int(fields[2])) if len(fields) == 3 else (0, 0)
+    return (int(fields[0]) + int(fields[1]), int(fields[2])) if len(fields) == 3 else (0, 0)
 
 
 def tracer_of(pid: int) -> int:

@@ -267,10 +267,10 @@ def _with_details(process: Process) -> Process:
 
     from breakranks.observe import files, locks
 
-    opened, inodes = files.opened(process.pid)
     threads = process.samples[-1].threads if process.samples else ()
     table = locks.kernel_locks()
     asked = frozenset(thread.call.fd for thread in threads if thread.call is not None and thread.python)
+    opened, inodes = files.opened(process.pid, asked)
     return msgspec.structs.replace(
         process,
         files=opened,

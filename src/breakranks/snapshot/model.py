@@ -44,7 +44,7 @@ class Thread(Struct, frozen=True, array_like=True):
 
     ``stack`` is its Python stack, ``native`` the same with the C frames merged in; both are rows of
     ``Snapshot.stacks``, and row 0 is the empty stack. A thread without Python has only the second.
-    ``ran`` is nanoseconds spent on a CPU so far, ``switches`` how often it was put on one, ``idle`` the
+    ``ran`` is nanoseconds that it ran, or was ready to, ``switches`` how often it got a CPU, ``idle`` the
     seconds since it last ran, read before anything of ours touched it. ``hints`` are local variables that
     are known to be harmless and useful (the ``src`` of a ``recv``, the folder of a build lock), keyed
     ``function.name``.
@@ -82,11 +82,13 @@ class Sample(Struct, frozen=True, array_like=True):
 
 
 class OpenFile(Struct, frozen=True, array_like=True, gc=False):
-    """``kind`` is file, dir, pipe, tty, device, anon or deleted."""
+    """``kind`` is file, dir, pipe, tty, device, anon or deleted. ``peer`` is who has the other end of a pipe
+    that a thread is blocked on."""
 
     fd: int
     path: str
     kind: str
+    peer: str = ""
 
 
 class Socket(Struct, frozen=True, array_like=True, gc=False):

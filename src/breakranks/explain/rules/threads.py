@@ -9,11 +9,16 @@ from breakranks.explain.model import GUESS, LIKELY
 from breakranks.explain.rules.reason import PATIENCE, SLOW, Reason
 
 
+LOCKS = frozenset({"lock", "logging lock", "import lock"})
+
+
 def reason(case: Case, one: Look) -> Reason | None:
     if one.activity.word not in ("thread-wait", "exit"):
         return None
     python = [(thread, activity) for thread, activity in one.threads if thread.python]
-    waiting = [(thread, activity) for thread, activity in python if activity.word == "thread-wait"]
+    waiting = [pair for pair in python[:1] if pair[1].word == "thread-wait"]
+    # A worker that waits for its next task, or wakes every few seconds, is idle; one at a lock is not.
+    waiting += [(t, a) for t, a in python[1:] if a.op in LOCKS and t.call is not None and t.call.left is None]
     others = [(t, a) for t, a in python[1:] if a.word not in ("thread-wait", "idle")]
     evidence = tuple(
         f"thread {thread.name} waits ({activity.op}) in {words.place(activity.where)}" for thread, activity in waiting
