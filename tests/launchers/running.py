@@ -113,9 +113,7 @@ class Launch:
         """Pids of the ``rank`` or ``helper`` programs, once there are so many."""
 
         def enough() -> list[int] | None:
-            pids = [
-                int(path.suffix[1:]) for path in self.folder.glob(f"{kind}.[0-9]*") if path.suffix != ".new"
-            ]
+            pids = [int(path.suffix[1:]) for path in self.folder.glob(f"{kind}.[0-9]*") if path.suffix != ".new"]
             if len(pids) >= count:
                 return sorted(pids)
             ended = [process.args for process in self.started if process.poll() not in (None, 0)]

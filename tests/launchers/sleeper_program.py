@@ -29,9 +29,7 @@ def count(option: str) -> int:
 
 
 def main() -> None:
-    folder = next(
-        word for word in sys.argv[1:] if not word.startswith("-")
-    )  # deepspeed puts --local_rank first
+    folder = next(word for word in sys.argv[1:] if not word.startswith("-"))  # deepspeed puts --local_rank first
     started: list[object] = []
     for method in ("fork", "spawn"):
         context = multiprocessing.get_context(method)

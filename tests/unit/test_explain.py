@@ -320,7 +320,9 @@ def busy(world: World, functions: list[str], seconds: float) -> Diagnosis:
     """Rank 0 computes in these functions, one a sample, while rank 1 has waited ``seconds``."""
     threads = []
     for index, function in enumerate(functions):
-        thread = world.thread(own("main", 5), own(function, 10 + index), call=None, state="R", idle=0.0)
+        frames = [own("main", 5), own("wait_for_batch", 16)] if "poll" in functions else [own("main", 5)]
+        frames += [own(function, 10)] if function else []
+        thread = world.thread(*frames, call=None, state="R", idle=0.0)
         threads.append(msgspec.structs.replace(thread, ran=int(index * 1e9 * world.span / (len(functions) - 1))))
     world.add_moving(*threads, state="R")
     world.add(world.in_all_reduce(idle=seconds))
@@ -328,7 +330,7 @@ def busy(world: World, functions: list[str], seconds: float) -> Diagnosis:
 
 
 def test_a_loop_in_one_function_while_others_wait() -> None:
-    verdict = busy(World(), ["poll", "poll", "poll"], 60).verdict
+    verdict = busy(World(), ["poll", "", "poll"], 60).verdict
     assert verdict is not None and (verdict.kind, verdict.culprits) == ("busy-loop", "0")
 
 

@@ -127,9 +127,7 @@ def test_start_times_are_wall_clock_time() -> None:
 
 
 def test_a_name_with_spaces_and_brackets() -> None:
-    setter = (
-        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'a) R (1 b'); print(1, flush=True); time.sleep(60)"
-    )
+    setter = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'a) R (1 b'); print(1, flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", setter], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline()

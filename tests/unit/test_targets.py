@@ -22,9 +22,7 @@ def test_local(text: str | None) -> None:
     assert parse_target(text) == Local()
 
 
-@pytest.mark.parametrize(
-    ("text", "pids"), [("pid:12", (12,)), ("pid:12,13", (12, 13)), ("pid:13, 12,13", (13, 12))]
-)
+@pytest.mark.parametrize(("text", "pids"), [("pid:12", (12,)), ("pid:12,13", (12, 13)), ("pid:13, 12,13", (13, 12))])
 def test_pids_keep_their_order(text: str, pids: tuple[int, ...]) -> None:
     assert parse_target(text) == Pids(pids)
 
@@ -34,9 +32,7 @@ def test_pids_round(pids: list[int]) -> None:
     assert parse_target("pid:" + ",".join(map(str, pids))) == Pids(tuple(pids))
 
 
-@pytest.mark.parametrize(
-    "text", ["pid:", "pid:x", "pid:1,", "pid:-1", "pid:0", "pid:99999999", "pid:٣", "pid:1-4"]
-)
+@pytest.mark.parametrize("text", ["pid:", "pid:x", "pid:1,", "pid:-1", "pid:0", "pid:99999999", "pid:٣", "pid:1-4"])
 def test_bad_pids(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_target(text)
@@ -114,9 +110,7 @@ def test_no_job_says_what_was_looked_for_and_what_was_not_seen() -> None:
         assert part in caught.value.help
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"), [("torchrun-29501", TWO), ("mpi", MPI), ("m", MPI), ("mpirun-99", MPI)]
-)
+@pytest.mark.parametrize(("key", "expected"), [("torchrun-29501", TWO), ("mpi", MPI), ("m", MPI), ("mpirun-99", MPI)])
 def test_a_key_or_how_it_starts(key: str, expected: FoundJob) -> None:
     assert select(Found((ONE, TWO, MPI)), key) is expected
 

@@ -9,8 +9,10 @@ from breakranks.explain.activity import Reader
 from breakranks.explain.look import Look, evidence_key, helpers_key, look
 from breakranks.explain.meanings import PEER, Table
 from breakranks.rankset import RankSet
-from breakranks.snapshot.model import FileLock, Frame, Rank, Snapshot, family
+from breakranks.snapshot.model import FileLock, Frame, Process, Rank, Snapshot, family
 
+_SPAN = 0.4
+_IDLE = 0.05
 HELD_BY_RANK = "held-by-rank"
 
 
@@ -70,6 +72,16 @@ class Case:
     def stands(self, ranks: RankSet) -> float:
         """For how long at least one of these has been where it is."""
         return max((self.looks[rank].stands for rank in ranks if rank in self.looks), default=0.0)
+
+    def asleep(self, ranks: RankSet | None = None) -> bool:
+        """Whether no process of these ranks did anything between the first look and the last.
+
+        Then nothing inside the job will change what is seen; a timer, a GPU or something outside might.
+        """
+        chosen = self.seen if ranks is None else ranks
+        if any(self.looks[rank].activity.word == "gpu-wait" for rank in chosen):
+            return False
+        return all(_is_idle(process) for rank in chosen for process in family(self.ranks[rank].process))
 
     def lock_holder(self, one: Look) -> tuple[FileLock | None, int | None]:
         """The lock that a rank waits for, and the rank that holds it, if one does."""
@@ -141,6 +153,15 @@ class Case:
 
     def waiting(self) -> list[Node]:
         return [node for node in self.nodes if node.is_waiting]
+
+
+def _is_idle(process: Process) -> bool:
+    """No more than what gloo's thread uses that looks a hundred times a second; in two samples at least."""
+    samples = process.samples
+    if len(samples) < 2:
+        return process.state in ("T", "t", "Z", "X")
+    span = samples[-1].time - samples[0].time
+    return span >= _SPAN and samples[-1].cpu - samples[0].cpu <= max(0.02, _IDLE * span)
 
 
 def _looks(snapshot: Snapshot, reader: Reader) -> dict[int, Look]:

@@ -19,6 +19,7 @@ BUSY = 0.5
 _POLLING = 0.03
 _ACTIVE_FIRST = (*sorted(PEER), "prompt", "file-lock", "subprocess", "data-loading", "helper-wait", "compile", "io",
                  "socket", "checkpoint", "compute", "gc", "import", "sleep")  # fmt: skip
+_JOINS = frozenset({"Thread.join", "Future.result", "ThreadPoolExecutor.shutdown", "waiting for its threads to end"})
 _PASSIVE = frozenset({"thread-wait", "idle", "event-loop", "exit", "gil-wait", "unknown"})
 
 
@@ -163,6 +164,9 @@ def _choose(
     if activity.word not in ("thread-wait", "exit", "event-loop", "unknown"):
         return main, activity, None
     others = [(t, a) for t, a in threads[1:] if a.word not in _PASSIVE]
+    if activity.op not in _JOINS:
+        # A thread that sleeps in the background says nothing about a lock, a queue or an event.
+        others = [(t, a) for t, a in others if a.word != "sleep"]
     if activity.word == "thread-wait" and activity.op in ("lock", "logging lock", "import lock"):
         # A thread that also waits for a lock matters more than one that sleeps in the background.
         waiting = [a for _, a in threads[1:] if a.word == "thread-wait" and a.op == activity.op]

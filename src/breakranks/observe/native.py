@@ -57,7 +57,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE) -> tuple[dict[int, N
     def start(pids: list[int]) -> None:
         command = [sys.executable, "-m", "breakranks.observe.native", *map(str, pids)]
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.DEVNULL)  # fmt: skip
+                                  stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
         assert worker.stdout is not None
         os.set_blocking(worker.stdout.fileno(), False)
         workers.append((worker, pids, bytearray(), time.monotonic() + deadline))

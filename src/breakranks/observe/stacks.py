@@ -117,6 +117,8 @@ def _start(tool: str, pid: int, gently: bool, with_locals: bool) -> _Running:
             (os.POSIX_SPAWN_DUP2, errors, 2),
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         ],
+        # A group of its own: Ctrl-Z at the terminal must not stop it while it holds a rank.
+        setpgroup=0,
     )
     return _Running(pid, child, output, errors)
 

@@ -295,14 +295,10 @@ def _split_environ(data: bytes) -> dict[str, str]:
 
 
 HIDDEN = "***"
-_SECRET_WORD = (
-    r"(?:tokens?|keys?|secrets?|passwords?|passwd|passphrase|pwd|pass|credentials?|auth|authorization)"
-)
+_SECRET_WORD = r"(?:tokens?|keys?|secrets?|passwords?|passwd|passphrase|pwd|pass|credentials?|auth|authorization)"
 # The last word of a name decides, so that --tokenizer and --max-tokens stay and hf_token and apiKey go.
 _SECRET_NAME = re.compile(rf"(?i)[\w.+-]*?{_SECRET_WORD}\Z")
-_HARMLESS_NAME = re.compile(
-    r"(?i)(?:.*[-_.])?(?:(?:max|min|num|n|eos|bos|pad|unk|per)[-_].*tokens?|tokens)\Z"
-)
+_HARMLESS_NAME = re.compile(r"(?i)(?:.*[-_.])?(?:(?:max|min|num|n|eos|bos|pad|unk|per)[-_].*tokens?|tokens)\Z")
 _ASSIGNED = re.compile(r"(?s)(-{0,2}[A-Za-z_+][\w.+-]*)=(.*)\Z")
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s;&|,}]+)"""
 _INSIDE = (  # in one word: a shell's -c, JSON, a header
@@ -310,9 +306,7 @@ _INSIDE = (  # in one word: a shell's -c, JSON, a header
     re.compile(r"(\s|^)(--[A-Za-z][\w.+-]*)(\s+|=)(?!--)" + _VALUE),
     re.compile(r"""(?i)()([a-z_][\w.+-]*)(["']\s*:\s*|\s*:\s+)(?:bearer\s+|basic\s+)?""" + _VALUE),
 )
-_USER_INFO = re.compile(
-    r"(?i)\b([a-z][a-z0-9+.-]*://)([^/\s@]*:[^/\s@]*|(?<=http://)[^/\s@]+|(?<=https://)[^/\s@]+)@"
-)
+_USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)([^/\s@]*:[^/\s@]*|(?<=http://)[^/\s@]+|(?<=https://)[^/\s@]+)@")
 # What gives itself away by its shape, whatever its name: Hugging Face, GitHub, OpenAI, AWS, Slack.
 _SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-[\w-]{16,}"

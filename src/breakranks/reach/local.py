@@ -351,7 +351,7 @@ def _lasting_state(seen: list[_Seen]) -> str:
 
 def _cpu_percent(seen: list[_Seen], entry: Entry | None) -> float:
     if len(seen) > 1 and seen[-1].time > seen[0].time:
-        return 100 * (seen[-1].state.cpu - seen[0].state.cpu) / (seen[-1].time - seen[0].time)
+        return max(0.0, 100 * (seen[-1].state.cpu - seen[0].state.cpu) / (seen[-1].time - seen[0].time))
     if entry is None or not entry.started:
         return 0.0
     return 100 * entry.cpu / max(0.001, time.time() - entry.started)

@@ -63,9 +63,12 @@ def why_lines(snapshot: Snapshot, diagnosis: Diagnosis, look: Look) -> Iterator[
 
 def verdict_lines(finding: Finding, diagnosis: Diagnosis, look: Look) -> Iterator[Line]:
     """One finding whole: the sentence, where it is, who waits, the proof, how sure, what next."""
-    for line in wrap(finding.summary, look.width):
+    sentence, split, more = finding.summary.partition(". It is in ")
+    for line in wrap(sentence + "." if split else sentence, look.width):
         yield ((line, _STYLES.get(finding.confidence, "verdict")),)
-    if finding.where is not None:
+    for line in wrap(f"It is in {more}", look.width) if split else ():
+        yield (line,)
+    if finding.where is not None and f":{finding.where.line}" not in finding.summary:
         yield ("It is in ", (finding.where.function, "own"), f", {_at(finding.where, look)}.")
     if finding.victims:
         waiting = finding.victims_where or _where_they_wait(finding, diagnosis, look)

@@ -9,7 +9,7 @@ from breakranks.explain import words
 from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
-from breakranks.explain.rules.reason import AT_ONCE, PATIENCE, SLOW, Reason
+from breakranks.explain.rules.reason import AT_ONCE, MOMENT, PATIENCE, SLOW, Reason
 from breakranks.rankset import RankSet, ranks_text
 
 
@@ -220,12 +220,16 @@ def deadlock(case: Case, waiting: list[Node]) -> Proposal | None:
     if not waiting:
         return None
     held = [node for node in waiting if node.reason == HELD_BY_RANK]
-    if held:
-        return _lock_cycle(case, held, waiting)
     pairs = [node for node in waiting if node.reason == "p2p"]
-    if pairs:
-        return _p2p(case, pairs, waiting)
-    return _mismatch(case, waiting)
+    if held:
+        found = _lock_cycle(case, held, waiting)
+    elif pairs:
+        found = _p2p(case, pairs, waiting)
+    else:
+        found = _mismatch(case, waiting)
+    if found.needs == PATIENCE and case.asleep() and not case.unseen:
+        return found._replace(needs=MOMENT)
+    return found
 
 
 def _lock_cycle(case: Case, held: list[Node], waiting: list[Node]) -> Proposal:

@@ -9,7 +9,9 @@ from breakranks.snapshot.model import Frame
 
 # For how many seconds ranks must have stood before a cause that healthy jobs show too is called a hang.
 AT_ONCE = 0.0
-PATIENCE = 4.0
+# Enough where nothing in the job runs any more and only the job itself could change that.
+MOMENT = 0.4
+PATIENCE = 5.0
 SLOW = 10.0
 
 

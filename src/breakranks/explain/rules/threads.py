@@ -6,7 +6,8 @@ from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import Look
 from breakranks.explain.model import GUESS, LIKELY
-from breakranks.explain.rules.reason import PATIENCE, SLOW, Reason
+from breakranks.explain.rules.reason import MOMENT, PATIENCE, SLOW, Reason
+from breakranks.rankset import RankSet
 
 
 LOCKS = frozenset({"lock", "logging lock", "import lock"})
@@ -40,10 +41,15 @@ def reason(case: Case, one: Look) -> Reason | None:
         (*evidence, "which lock it is cannot be seen from outside"),
         (f"breakranks stacks pid:{one.process.pid} --threads",),
         GUESS if others else LIKELY,
-        PATIENCE if limit is None else SLOW,
+        SLOW if limit is not None else MOMENT if not others and _asleep(case, one) else PATIENCE,
         one.where,
         "the threads that wait can be seen, the locks cannot",
     )
+
+
+def _asleep(case: Case, one: Look) -> bool:
+    rank = case.by_pid.get(one.process.pid)
+    return rank is not None and case.asleep(RankSet([rank]))
 
 
 def _thing(op: str) -> str:

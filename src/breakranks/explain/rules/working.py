@@ -6,51 +6,73 @@ from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import GUESS, LIKELY
-from breakranks.explain.rules.reason import PATIENCE, SLOW, Reason
+from breakranks.explain.rules.reason import SLOW, Reason
 from breakranks.snapshot.code import is_own
+from breakranks.snapshot.model import Frame, Thread
+
+# The body of a loop that only waits is short: `while not ready(): pass`.
+_SHORT_BODY = 2
 
 
 def reason(case: Case, one: Look) -> Reason | None:
-    if one.activity.word in ("sleep", "unknown", "event-loop", "idle") or one.thread is None:
+    if one.activity.word in ("sleep", "unknown", "event-loop", "idle") or one.thread is None or one.busy < BUSY:
         return None
-    if one.busy < BUSY:
-        return None
-    frames = case.snapshot.stack(one.thread.stack)
-    own_leaf = bool(frames) and is_own(frames[-1].file)
-    foreign = [frame for frame in one.activity.tail if "python" not in words.base(frame.file)]
-    context = f", {one.activity.context}" if one.activity.context else ""
+    threads = [t for sample in one.process.samples for t in sample.threads if t.tid == one.thread.tid and t.stack]
+    stacks = [case.snapshot.stack(thread.stack) for thread in threads]
     share = f"{min(one.busy, 1) * 100:.0f} % of a CPU"
-    if one.moved or foreign or not own_leaf or len(one.functions) > 1:
+    loop, lines, callees = _loop(stacks)
+    short = len(lines) <= _SHORT_BODY and callees <= 1
+    if loop is not None and short and not _computes(one, stacks) and not _counts(threads):
         return Reason(
-            "straggler",
-            f"is still computing{context} in {words.place(one.where)}",
-            (f"it uses {share} and its stack changes" if one.moved else f"it uses {share}",),
-            (f"breakranks top --rank {case.by_pid.get(one.process.pid, 0)}",),
-            LIKELY if one.moved else GUESS,
+            "busy-loop",
+            f"runs in a loop that does not end, in {words.place(loop)}",
+            (
+                f"it uses {share} and never leaves {loop.function}",
+                f"seen {len(stacks)} times, always at line {' or '.join(map(str, sorted(lines)))}",
+            ),
+            (f"breakranks stacks pid:{one.process.pid} --native",),
+            LIKELY,
             SLOW,
-            one.where,
-            "it works; whether it will end cannot be seen",
+            loop,
+            "it was in the same short loop each time we looked, using a whole CPU",
         )
+    context = f", {one.activity.context}" if one.activity.context else ""
     return Reason(
-        "busy-loop",
-        f"runs in a loop that does not end, in {words.place(one.where)}",
-        (
-            f"it uses {share} and never leaves {one.where.function if one.where else 'that function'}",
-            "lines seen: " + ", ".join(map(str, sorted(_lines(case, one)))),
-        ),
-        (f"breakranks stacks pid:{one.process.pid} --native",),
-        LIKELY,
-        PATIENCE,
-        one.where,
-        "it was in the same function each time we looked, using a whole CPU",
+        "straggler",
+        f"is still computing{context} in {words.place(loop or one.where)}",
+        (f"it uses {share}, at {len({s[-1] for s in stacks})} different lines in {len(stacks)} looks",),
+        (f"breakranks top --rank {case.by_pid.get(one.process.pid, 0)}",),
+        LIKELY if one.moved or len(lines) > 1 else GUESS,
+        SLOW,
+        loop or one.where,
+        "it works; whether it will end cannot be seen",
     )
 
 
-def _lines(case: Case, one: Look) -> set[int]:
-    assert one.thread is not None
-    found = set()
-    for sample in one.process.samples:
-        for thread in sample.threads:
-            if thread.tid == one.thread.tid and thread.stack:
-                found.add(case.snapshot.stack(thread.stack)[-1].line)
-    return found
+def _loop(stacks: list[tuple[Frame, ...]]) -> tuple[Frame | None, set[int], int]:
+    """The innermost function of the user's own code that is on every stack, the lines that it was seen at,
+    and how many functions it was seen to call."""
+    owns = [[frame for frame in stack if is_own(frame.file)] for stack in stacks]
+    depth = 0
+    for level in zip(*owns, strict=False):
+        if len({(frame.function, frame.file) for frame in level}) > 1:
+            break
+        depth += 1
+        if len({frame.line for frame in level}) > 1:
+            break  # below here the calls differ
+    if not depth:
+        return None, set(), 0
+    lines = {own[depth - 1].line for own in owns}
+    callees = {own[depth].function for own in owns if len(own) > depth}
+    return owns[-1][depth - 1], lines, len(callees)
+
+
+def _computes(one: Look, stacks: list[tuple[Frame, ...]]) -> bool:
+    """Whether it was seen in a library: numpy and torch compute, the interpreter only loops."""
+    in_c = any("python" not in words.base(frame.file) and "libc.so" not in frame.file for frame in one.activity.tail)
+    return in_c or any(not is_own(stack[-1].file) for stack in stacks)
+
+
+def _counts(threads: list[Thread]) -> bool:
+    """Whether a loop counter of its frames moves."""
+    return len({tuple(sorted(thread.hints.items())) for thread in threads}) > 1
