@@ -6,7 +6,7 @@ from breakranks.explain import words
 from breakranks.explain.case import Case, Node
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
-from breakranks.explain.rules import peers, reason_for
+from breakranks.explain.rules import peers, reason_for, starting
 from breakranks.explain.rules.peers import Proposal
 from breakranks.explain.rules.reason import SLOW, Reason
 from breakranks.rankset import RankSet
@@ -26,6 +26,9 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     """
     case = Case(snapshot, table)
     classes = tuple(_class(case, node) for node in sorted(case.nodes, key=lambda node: node.ranks.first))
+    begun = starting.proposal(case)
+    if begun is not None:
+        return _starting(*begun, classes)
     proposals = _propose(case)
     held = [one for one in proposals if _standing(case, one) >= one.needs]
     if held:
@@ -37,6 +40,13 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
         first = min(proposals, key=lambda one: one.needs)
         return Diagnosis(None, (), classes, False, max(0.1, wait), first.finding.summary)
     return Diagnosis(None, _informational(case), classes)
+
+
+def _starting(one: Proposal, stood: float, classes: tuple[Class, ...]) -> Diagnosis:
+    """There are no ranks yet: all that can be said is what the launcher waits for."""
+    if stood >= one.needs:
+        return Diagnosis(one.finding, (one.finding,), classes)
+    return Diagnosis(None, (), classes, False, one.needs - stood, one.finding.summary)
 
 
 def _propose(case: Case) -> list[Proposal]:

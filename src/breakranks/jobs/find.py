@@ -53,7 +53,8 @@ class _Group:
 
 
 def find_jobs(table: Table, *, stack_of: StackOf | None = None) -> Found:
-    """Every job that has ranks on this machine."""
+    """Every job that has ranks on this machine, and launchers that have not started theirs yet."""
+    from breakranks.jobs.starting import starting_jobs
     from breakranks.jobs.unnamed import ray_jobs, spawn_jobs
 
     known = Identities(table)
@@ -70,6 +71,7 @@ def find_jobs(table: Table, *, stack_of: StackOf | None = None) -> Found:
     rays, ray_problems = ray_jobs(table)
     found += rays
     problems += ray_problems
+    found += starting_jobs(table, {rank.pid for job in found for rank in job.ranks})
     container = container_problem(table, sorted(rank.pid for job in found for rank in job.ranks))
     problems += [container] if container else []
     problems += refused_problems(table)
