@@ -152,9 +152,7 @@ def running_job(*, ticking: bool) -> Iterator[Job]:
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": name}
         watchers: list[subprocess.Popen[bytes]] = []
         with (folder / "log").open("w+") as log:
-            launcher = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ
-            )
+            launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ)
             try:
                 pids = wait_until_settled(launcher, folder)
                 for slot, cpu in enumerate(cpus, RANKS):
@@ -229,9 +227,7 @@ def commands(job: Job) -> dict[str, list[str]]:
 def timed(command: list[str]) -> float:
     """Seconds that a command takes. It must do its work: one that fails would look fast."""
     begun = time.perf_counter()
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_DEADLINE, check=False
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_DEADLINE, check=False)
     took = time.perf_counter() - begun
     # 1 is "something found". The loops end with the status of their last py-spy, or of wait.
     if done.returncode not in (0, 1) or (done.returncode == 1 and "why" not in command):

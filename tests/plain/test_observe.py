@@ -57,7 +57,7 @@ def test_a_sleep_says_when_it_ends() -> None:
         thread = until(lambda: (t := main_thread(process.pid)).call is not None and t)
         assert isinstance(thread, state.ThreadState)
         assert thread.call is not None
-        assert thread.call.name in ("clock_nanosleep", "select")
+        assert thread.call.name in ("clock_nanosleep", "select", "pselect6")
         assert thread.call.left is not None
         assert 400 < thread.call.left <= 500
 
@@ -95,7 +95,7 @@ def test_the_file_of_a_blocked_read_is_named(tmp_path: Path) -> None:
     with python(code) as process:
         call = until(lambda: (c := main_thread(process.pid).call) is not None and c.name == "read" and c)
         opened, _ = files.opened(process.pid)
-        assert [f for f in opened if f.fd == call.fd][0].path == str(fifo)  # type: ignore[attr-defined]
+        assert next(f for f in opened if f.fd == call.fd).path == str(fifo)  # type: ignore[attr-defined]
 
 
 def test_a_socket_names_its_peer_and_whose_it_is() -> None:
@@ -198,7 +198,10 @@ def test_native_frames_lie_below_the_python_frame() -> None:
 
 def test_a_native_worker_that_gets_stuck_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target that is stopped by another tracer never answers; the sweep still ends, and says so."""
-    with python("import time; print('x'); time.sleep(500)") as one, python("import time; print('x'); time.sleep(500)") as two:
+    with (
+        python("import time; print('x'); time.sleep(500)") as one,
+        python("import time; print('x'); time.sleep(500)") as two,
+    ):
         found, clean = native.sweep([one.pid, two.pid], deadline=0.01)
     assert not clean
     assert set(found) == {one.pid, two.pid}

@@ -17,15 +17,16 @@ ROUNDS = 12
 DEADLINE = 30.0
 
 RANK = """
-import hashlib, sys, time
+import hashlib, os, sys, time
 path = sys.argv[1]
 digest, turns = b"", 0
 while not sys.stdin.closed and turns < 10_000_000:
     digest = hashlib.sha256(digest).digest()
     turns += 1
     if turns % 2000 == 0:
-        with open(path, "w") as file:
+        with open(path + ".new", "w") as file:
             file.write(f"{turns} {digest.hex()}")
+        os.replace(path + ".new", path)
         time.sleep(0.001)
 """
 

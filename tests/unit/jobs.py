@@ -69,9 +69,7 @@ class World:
         hints: dict[str, str] | None = None,
     ) -> Thread:
         merged = self.row(frames, native) if native else 0
-        return Thread(
-            tid, name, self.row(frames), merged, state, True, gil, call, ran, 0, idle, hints or {}
-        )
+        return Thread(tid, name, self.row(frames), merged, state, True, gil, call, ran, 0, idle, hints or {})
 
     def process(
         self,

@@ -182,6 +182,20 @@ def test_a_lock_held_by_a_rank_in_a_barrier_is_that_ranks_fault() -> None:
     assert verdict_of(world) == ("lock-held", "0", "1-2")
 
 
+def test_a_lock_held_by_a_rank_that_sleeps_is_no_collective() -> None:
+    world = World()
+    world.add(world.thread(own("rebuild_index"), call=LONG_SLEEP))
+    for rank in (1, 2):
+        world.add(
+            world.thread(own("write_cache"), call=Call("flock", 3)),
+            locks=(FileLock("/tmp/cache.lock", "flock", 100 + rank, 100, "python train.py", 60.0),),
+        )
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and verdict.where is not None
+    assert (verdict.kind, verdict.culprits, verdict.victims) == ("lock-held", "0", "1-2")
+    assert verdict.where.function == "rebuild_index"
+
+
 def test_a_lock_held_by_an_outsider_names_it() -> None:
     world = World()
     world.add(

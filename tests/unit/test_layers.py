@@ -122,9 +122,7 @@ def test_third_party_imports_are_where_they_may_be(file: Path) -> None:
     assert not wrong, f"{path} imports {wrong}; THIRD_PARTY in this test says what may be imported where"
 
 
-@pytest.mark.parametrize(
-    "file", [f for f in FILES if room_of(f) in PURE_ROOMS], ids=lambda file: names([file])[0]
-)
+@pytest.mark.parametrize("file", [f for f in FILES if room_of(f) in PURE_ROOMS], ids=lambda file: names([file])[0])
 def test_rooms_that_never_touch_a_process(file: Path) -> None:
     forbidden = PURE_ROOMS[room_of(file)]
     wrong = [found for found in imports_in(file) if found.module.split(".")[0] in forbidden]

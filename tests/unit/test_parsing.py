@@ -52,6 +52,7 @@ def test_native_and_python_frames_merge_in_order() -> None:
 def test_a_symbol_loses_its_arguments_only() -> None:
     assert native.short_symbol("c10d::Work::wait(std::chrono::duration<long>)") == "c10d::Work::wait"
     assert (
-        native.short_symbol("gloo::(anonymous namespace)::ring(gloo::Opts const&)") == "gloo::(anonymous namespace)::ring"
+        native.short_symbol("gloo::(anonymous namespace)::ring(gloo::Opts const&)")
+        == "gloo::(anonymous namespace)::ring"
     )
     assert native.short_symbol("f<int (*)(char)>(long)") == "f<int (*)(char)>"

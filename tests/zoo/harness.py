@@ -104,10 +104,14 @@ def why(job: Running) -> tuple[int, dict]:
     """
     status, seen = breakranks("ps", "--json")
     assert status == 0, seen
-    jobs = seen["jobs"]
-    ours = [one["key"] for one in jobs if {two["pid"] for two in one["processes"]} & set(job.pids.values())]
-    assert len(ours) == 1, f"ps shows our ranks in {len(ours)} jobs: {ours} of {[one['key'] for one in jobs]}"
-    return breakranks("why", "--json", *(("--job", ours[0]) if len(jobs) > 1 else ()))
+    ranks = set(job.pids.values())
+    ours = [one["key"] for one in seen["jobs"] if ranks & {process["pid"] for process in one["processes"]}]
+    assert len(ours) == 1, f"ps shows these ranks in {len(ours)} jobs, {ours}: {seen}"
+    if len(seen["jobs"]) == 1:
+        status, answer = breakranks("why", "--json")
+        if status != 2 or "--job" not in answer["error"]:
+            return status, answer
+    return breakranks("why", "--json", "--job", ours[0])
 
 
 def breakranks(*arguments: str) -> tuple[int, dict]:

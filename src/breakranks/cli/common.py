@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from breakranks.jobs.find import Found, FoundJob
+    from breakranks.observe.table import Table
     from breakranks.show.style import Line, Look
     from breakranks.snapshot.model import Missing, Snapshot
 
+COLORS = ("auto", "always", "never")
 _STACK_DEADLINE = 5.0
 
 
@@ -45,21 +47,21 @@ def add_output(parser: argparse.ArgumentParser, *, json: bool = True, full: str 
     parser.add_argument(
         "--color",
         metavar="WHEN",
-        choices=("auto", "always", "never"),
+        choices=COLORS,
         default="auto",
         help="auto (the default: on a terminal, unless NO_COLOR is set), always, never",
     )
 
 
-def find() -> Found:
-    """Every job of this machine."""
+def find(table: Table | None = None) -> Found:
+    """Every job of this machine, as a table shows it or as it is now."""
     from breakranks.jobs.find import find_jobs
     from breakranks.observe.table import read_table
 
-    return find_jobs(read_table(), stack_of=stack_of)
+    return find_jobs(table or read_table(), stack_of=stack_of)
 
 
-def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
+def resolve(args: argparse.Namespace, table: Table | None = None) -> FoundJob | Snapshot:
     """The one job that a command is about, here or in a file."""
     from breakranks.jobs.targets import Pids, SnapshotFile, job_of_pids, parse_target, select
 
@@ -73,7 +75,7 @@ def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
         table = read_table()
         found = find_jobs(table, stack_of=stack_of)
         return job_of_pids(table, target.pids, found=found)
-    return select(find(), args.job)
+    return select(find(table), args.job)
 
 
 def load(path: str, key: str | None) -> Snapshot:

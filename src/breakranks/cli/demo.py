@@ -32,7 +32,7 @@ RANKS = 4
 _START_DEADLINE = 180.0
 _END_DEADLINE = 10.0
 
-PROGRAM = '''\
+PROGRAM = """\
 import os
 import time
 
@@ -59,7 +59,7 @@ def train():
 
 dist.init_process_group("gloo")
 train()
-'''
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

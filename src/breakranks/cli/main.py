@@ -28,6 +28,9 @@ COMMANDS = {
     "snapshot": ("breakranks.cli.snapshot", "keep what can be seen of a job in one file"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }
+# Commands that begin to look while they are still being imported, by a function ``head_start(words)``. It
+# gives None or what to ``close``, and the arguments get it as ``head_start``.
+HEAD_STARTS = frozenset(("stacks",))
 STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -112,10 +115,19 @@ def _dispatch(words: list[str]) -> int:
     name = words[0]
     if name not in COMMANDS:
         raise UsageError(f"there is no command {name!r}", _suggestion(name))
-    _import_msgspec()
-    module = _load(COMMANDS[name][0])
-    args = parser_of(name, module).parse_args(words[1:])
-    status: int = module.run(args)
+    begun = _load(COMMANDS[name][0]).head_start(words[1:]) if name in HEAD_STARTS else None
+    try:
+        _import_msgspec()
+        module = _load(COMMANDS[name][0])
+        args = parser_of(name, module).parse_args(words[1:])
+        args.head_start = begun
+        status: int = module.run(args)
+    except BaseException:
+        if begun is not None:
+            begun.close(clean=False)
+        raise
+    if begun is not None:
+        begun.close()
     return status
 
 

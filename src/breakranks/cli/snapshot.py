@@ -1,13 +1,11 @@
 """Keep what can be seen of a job in one file: stacks, process states, files, sockets, locks.
 
-Two samples are taken, the second with C frames, so that `why`, `stacks` and `ps` answer from the file as
-they would have here, on another machine, another day. Secrets in command lines are removed; environment
-variables are not kept.
+Two samples are taken, the second with C frames, and more where `why` would look longer: so `why`, `stacks` and
+`ps` answer from the file as they would have here, on another machine, another day. Secrets in command lines are
+removed; environment variables are not kept.
 """
 
 from __future__ import annotations
-
-import time
 
 from breakranks.cli import common
 from breakranks.errors import UsageError
@@ -18,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from breakranks.jobs.find import FoundJob
     from breakranks.show.style import Line
 
 EXAMPLES = """
@@ -32,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_target(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="the file to write (default: KEY.brk)")
     parser.add_argument(
-        "--interval", metavar="S", type=float, default=1.0, help="seconds between the samples (default: 1)"
+        "--interval", metavar="S", type=float, default=0.5, help="seconds between samples (default: 0.5)"
     )
     parser.add_argument("--no-native", action="store_true", help="without C frames: quicker")
     common.add_output(parser, json=False)
@@ -50,21 +47,14 @@ def run(args: argparse.Namespace) -> int:
 
     path = args.output or f"{file_name(target.job.key)}.brk"
     check_place(path)
-    snapshot = _look(target, ranks, args.interval, native=not args.no_native)
+
+    from breakranks.cli.settle import settle
+
+    snapshot, _ = settle(target, ranks=ranks, native=not args.no_native, interval=args.interval)
     size = save(snapshot, path)
     look = common.look(args)
     common.show(kept_lines(snapshot, path, size), look)
     return 0
-
-
-def _look(found: FoundJob, ranks: RankSet | None, interval: float, *, native: bool) -> Snapshot:
-    from breakranks.reach.local import Session
-
-    with Session(found, ranks=ranks) as session:
-        session.sample()
-        time.sleep(interval)
-        session.sample(native=native)
-        return session.snapshot()
 
 
 def file_name(key: str) -> str:

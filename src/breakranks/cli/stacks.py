@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 
 from breakranks.cli import common
-from breakranks.snapshot.model import Snapshot
+from breakranks.errors import UsageError
+from breakranks.rankset import RankSet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from breakranks.jobs.find import FoundJob
-    from breakranks.rankset import RankSet
+    from breakranks.reach.head_start import HeadStart
+    from breakranks.snapshot.model import Snapshot
 
 EXAMPLES = """
 breakranks stacks                       the job on this machine
@@ -26,6 +28,9 @@ breakranks stacks --native              C and C++ frames too
 breakranks stacks --flat                one block a class, like py-spy
 breakranks stacks hang.brk --full       from a file, nothing cut
 """
+
+_PLAIN = frozenset(("local", "--threads", "--native", "--flat", "--json", "--full"))
+_VALUED = frozenset(("--job", "--rank", "--color"))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,17 +41,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, full="cut nothing: every frame, whole paths")
 
 
+def head_start(words: list[str]) -> HeadStart | None:
+    """Begin to take the stacks of the ranks that these words will turn out to ask for.
+
+    Only for words that are understood for sure; all others are left to the parser, and to its errors.
+    """
+    options: dict[str, str] = {}
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name in _VALUED:
+            options[name] = value if equals else next(left, "")
+            if not options[name] or options[name].startswith("-"):
+                return None
+        elif word not in _PLAIN:
+            return None
+    if options.get("--color", "auto") not in common.COLORS:
+        return None
+    try:
+        ranks = RankSet.parse(options["--rank"]) if "--rank" in options else None
+    except (UsageError, ValueError):
+        return None
+
+    from breakranks.reach.head_start import begin
+
+    return begin(options.get("--job"), ranks)
+
+
 def run(args: argparse.Namespace) -> int:
-    target = common.resolve(args)
+    from breakranks.snapshot.model import Snapshot
+
+    begun: HeadStart | None = getattr(args, "head_start", None)
+    target = common.resolve(args, begun.table if begun else None)
     ranks = common.ranks_of(target, args.rank)
-    snapshot = target if isinstance(target, Snapshot) else _look(target, ranks, args.native)
+    snapshot = target if isinstance(target, Snapshot) else _look(target, ranks, args.native, begun)
     return _print(snapshot, ranks, args)
 
 
-def _look(found: FoundJob, ranks: RankSet | None, native: bool) -> Snapshot:
+def _look(found: FoundJob, ranks: RankSet | None, native: bool, begun: HeadStart | None) -> Snapshot:
     from breakranks.reach.local import Session
+    from breakranks.show import tree  # noqa: F401  while the stacks of a head start are still on their way
 
-    with Session(found, ranks=ranks, details=False) as session:
+    with Session(found, ranks=ranks, details=False, head_start=begun) as session:
         session.sample(native=native)
         return session.snapshot()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakranks.explain import words
-from breakranks.explain.case import Case, Node
+from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
 from breakranks.explain.rules import peers, reason_for, starting
@@ -15,7 +15,9 @@ from breakranks.snapshot.model import Snapshot
 # Kinds that say nothing unless somebody waits: every healthy job computes.
 _ONLY_WITH_VICTIMS = frozenset({"straggler", "busy-loop", "compile-wait"})
 # Without victims these count only after a longer look: a healthy job does them too.
-_WEAK_ALONE = frozenset({"socket-wait", "blocked-io", "subprocess-wait", "data-loading", "lock-held", "thread-deadlock"})
+_WEAK_ALONE = frozenset(
+    {"socket-wait", "blocked-io", "subprocess-wait", "data-loading", "lock-held", "thread-deadlock"}
+)
 
 
 def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
@@ -69,7 +71,10 @@ def _propose(case: Case) -> list[Proposal]:
         by_cause[key] = (ranks | node.ranks, first)
     for ranks, reason in by_cause.values():
         found.append(peers.with_reason(case, ranks, reason, waiting))
-    plain = peers.plain(case, unexplained, waiting)
+    holding = peers.holders(case, unexplained, waiting)
+    if holding is not None:
+        found.append(holding)
+    plain = peers.plain(case, unexplained, [node for node in waiting if node.reason != HELD_BY_RANK])
     if plain is not None:
         found.append(plain)
     if not roots and not case.gone:

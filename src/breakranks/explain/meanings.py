@@ -155,7 +155,13 @@ CONTEXT: tuple[Meaning, ...] = (
     _m("data-loading", r"datasets/.*\.py", r"map|_map_single|load_dataset|__getitem__", 7, "loading data"),
     _m("compile", r"torch/utils/cpp_extension\.py", r"load|load_inline|_jit_compile", 6, "building a C++ extension"),
     _m("checkpoint", r"torch/(serialization|distributed/checkpoint/.*)\.py", r"save|load", 5, "checkpointing"),
-    _m("backward", r"torch/(_tensor|autograd/__init__|autograd/graph)\.py", r"backward|_engine_run_backward", 3, "backward"),
+    _m(
+        "backward",
+        r"torch/(_tensor|autograd/__init__|autograd/graph)\.py",
+        r"backward|_engine_run_backward",
+        3,
+        "backward",
+    ),
     _m("exit", r"/threading\.py", r"_shutdown", 4, "ending"),
 )
 

@@ -42,9 +42,7 @@ def starting_jobs(table: Table, ranks: Collection[int]) -> list[FoundJob]:
         assert row is not None
         world = world_size(command)
         missing = (Missing(str(RankSet.span(0, world)), "absent", "its launcher has started no rank yet"),)
-        job = Job(
-            f"{row.name}-{entry.pid}", row.name, world, entry.started, redact(command), launcher_pid=entry.pid
-        )
+        job = Job(f"{row.name}-{entry.pid}", row.name, world, entry.started, redact(command), launcher_pid=entry.pid)
         found.append(FoundJob(job, (), missing if world else ()))
     return found
 

@@ -8,11 +8,12 @@ second from one that sleeps for an hour.
 from __future__ import annotations
 
 import os
-import platform
 import struct
 import time
 
-from breakranks.snapshot.model import Call
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.snapshot.model import Call
 
 # Only calls that block; the rest is shown by number.
 _X86_64 = {
@@ -58,7 +59,7 @@ _MAX_FD = 1 << 24
 
 
 def table_for(machine: str | None = None) -> dict[int, str]:
-    return _TABLES.get(machine or platform.machine(), {})
+    return _TABLES.get(machine or os.uname().machine, {})
 
 
 def parse(text: str, names: dict[int, str]) -> tuple[str, tuple[int, ...]] | None:
@@ -87,6 +88,8 @@ def read(pid: int, tid: int, names: dict[int, str], idle: float | None, wchan: s
         return None
     if parsed is None:
         return None
+    from breakranks.snapshot.model import Call
+
     name, arguments = parsed
     if name == "restart_syscall":
         name = next((call for start, call in _RESTARTED.items() if wchan.startswith(start)), name)

@@ -106,9 +106,7 @@ def _network(pid: int) -> dict[int, _Entry]:
             )
     for fields in _rows(f"/proc/{pid}/net/unix"):
         if len(fields) >= 7:
-            table.setdefault(
-                int(fields[6]), _Entry("unix", fields[7] if len(fields) > 7 else "", "", "open", 0, 0)
-            )
+            table.setdefault(int(fields[6]), _Entry("unix", fields[7] if len(fields) > 7 else "", "", "open", 0, 0))
     return table
 
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 
 from breakranks.observe.state import process_state, tracer_of
-from breakranks.snapshot.model import Problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.snapshot.model import Problem
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def refused(pid: int, said: str) -> Problem:
     """What an inspector's failure means. ``said`` is what it printed."""
+    from breakranks.snapshot.model import Problem
+
     if process_state(pid) == "X":
         return Problem(f"process {pid} ended while it was being looked at")
     if process_state(pid) == "Z":
         return Problem(f"process {pid} is dead and waits to be reaped (zombie)")
     lower = said.lower()
-    if "permission" in lower or "operation not permitted" in lower or "os error 1)" in lower:
+    if _is_denial(lower):
         return denied(pid)
     if "python version" in lower or "failed to find" in lower or "libpython" in lower:
         return Problem(
@@ -28,18 +33,39 @@ def refused(pid: int, said: str) -> Problem:
     return Problem(f"the Python stack of process {pid} cannot be read: {first.removeprefix('Error: ')}")
 
 
+def for_now(pid: int, said: str) -> bool:
+    """Whether an inspector was refused only because somebody else traced the process at that moment.
+
+    Opening a process's memory needs the very right that tracing does, and two may have it open at once.
+    """
+    if not _is_denial(said.lower()):
+        return False
+    try:
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _is_denial(said: str) -> bool:
+    return "permission" in said or "operation not permitted" in said or "os error 1)" in said
+
+
 def late(pid: int, deadline: float) -> Problem:
+    from breakranks.snapshot.model import Problem
+
     state = process_state(pid)
     why = {"D": "it is in an uninterruptible wait (state D)", "T": "it is stopped", "t": "it is being traced"}
     return Problem(
-        f"process {pid} did not give its stack in {deadline:g} s"
-        + (f": {why[state]}" if state in why else ""),
+        f"process {pid} did not give its stack in {deadline:g} s" + (f": {why[state]}" if state in why else ""),
         "Look again; if another debugger is attached, let it go first.",
     )
 
 
 def denied(pid: int) -> Problem:
     """ptrace was refused: say by what, and what would allow it."""
+    from breakranks.snapshot.model import Problem
+
     tracer = tracer_of(pid)
     if tracer:
         return Problem(

@@ -15,9 +15,15 @@ from typing import NamedTuple
 
 from breakranks.errors import BreakranksError
 from breakranks.observe import hints, permissions
-from breakranks.snapshot.model import Frame, Problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.snapshot.model import Frame, Problem
 
 _DEADLINE = 5.0
+_WAKE = 0.002
+# Another tool that looks at this very moment is done after this, unless it is there to stay.
+_ANOTHER_LOOK = 0.1
 
 
 class PythonThread(NamedTuple):
@@ -38,6 +44,7 @@ class _Running(NamedTuple):
     child: int
     output: int
     errors: int
+    end: float
 
 
 def py_spy() -> str:
@@ -58,69 +65,187 @@ def sweep(
 ) -> dict[int, PythonStacks]:
     """The Python stacks of all these processes.
 
-    As many at a time as there are CPUs: more would only make each pause longer. A process for which
-    ``gently`` holds (stopped, uninterruptible) is read without being paused, since it could not answer.
-    Every process has an entry in the answer; what could not be read says why.
+    A process for which ``gently`` holds (stopped, uninterruptible) is read without being paused, since it
+    could not answer. Every process has an entry in the answer; what could not be read says why.
     """
-    tool = py_spy()
-    waiting = list(dict.fromkeys(pids))[::-1]
-    running: list[_Running] = []
-    found: dict[int, PythonStacks] = {}
-    at_once = max(2, os.cpu_count() or 2)
-    until = time.monotonic() + deadline * (1 + len(waiting) // at_once)
-    ends: dict[int, float] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                pid = waiting.pop()
-                started = _start(tool, pid, gently(pid), locals)
-                running.append(started)
-                ends[started.child] = min(until, time.monotonic() + deadline)
-            still = []
-            for one in running:
-                done, _ = os.waitpid(one.child, os.WNOHANG)
-                if not done and time.monotonic() > ends[one.child]:
-                    os.kill(one.child, signal.SIGKILL)
-                    os.waitpid(one.child, 0)
-                    _close(one)
-                    found[one.target] = PythonStacks((), permissions.late(one.target, deadline))
-                elif done:
-                    found[one.target] = _collect(one)
+    return Sweep(pids, gently=gently, locals=locals, deadline=deadline).result()
+
+
+class Sweep:
+    """A sweep that may go on while its caller does other things.
+
+    As many processes are looked at at a time as there are CPUs: more would only make each pause longer.
+    Whoever makes one calls ``result()`` or ``cancel()`` in the end, whatever happens between.
+    """
+
+    def __init__(
+        self,
+        pids: Iterable[int],
+        *,
+        gently: Callable[[int], bool] = lambda pid: False,
+        locals: bool = True,
+        deadline: float = _DEADLINE,
+    ) -> None:
+        self._gently = gently
+        self._locals = locals
+        self._deadline = deadline
+        self._tool = py_spy()
+        self._environ = {**os.environ, "RUST_BACKTRACE": "0"}
+        self._at_once = max(2, os.cpu_count() or 2)
+        self._waiting = list(dict.fromkeys(pids))[::-1]
+        self._running: list[_Running] = []
+        self._ended: list[_Running] = []
+        self._again: list[tuple[float, int]] = []
+        self._asked_again: set[int] = set()
+        self._found: dict[int, PythonStacks] = {}
+        self._in_turn = self._missed = False
+        self._failure: Exception | None = None
+        self._restore: list[Callable[[], object]] = []
+
+    def start(self) -> None:
+        """Begin, and go on in the background: each py-spy that ends is followed by the next at once.
+
+        By a handler of SIGCHLD, not by a thread: it needs no turn of the interpreter's lock, and a process
+        without threads may still fork. Outside the main thread there are no handlers; then the first few
+        are started here and the others by ``result()``.
+        """
+        try:
+            before = signal.signal(signal.SIGCHLD, self._child_ended) or signal.SIG_DFL
+        except ValueError:
+            pass
+        else:
+            self._restore.append(lambda: signal.signal(signal.SIGCHLD, before))
+            signal.siginterrupt(signal.SIGCHLD, False)
+        self._turn()
+
+    def result(self) -> dict[int, PythonStacks]:
+        """The stacks, when all are there."""
+        try:
+            self._to_foreground()
+            while self._turn():
+                if self._ended:
+                    self._read(self._ended.pop())
                 else:
-                    still.append(one)
-            if len(still) == len(running):
-                time.sleep(0.001)
-            running = still
-    finally:
-        for one in running:
-            os.kill(one.child, signal.SIGKILL)
-            os.waitpid(one.child, 0)
-            _close(one)
-    return found
+                    # Wakes at once for a child's end; if another thread got the signal, a moment later.
+                    signal.sigtimedwait((signal.SIGCHLD,), _WAKE)
+                    self._give_up_late_ones()
+        finally:
+            self.cancel()
+        return self._found
+
+    def cancel(self) -> bool:
+        """Leave nothing behind. Whether anything had to be killed for it."""
+        self._waiting.clear()
+        killed = bool(self._running)
+        while self._running:
+            one = self._running[-1]
+            _kill(one.child)
+            self._running.pop()
+            self._ended.append(one)
+        while self._ended:
+            _close(self._ended.pop())
+        while self._restore:
+            self._restore.pop()()
+        return killed
+
+    def _to_foreground(self) -> None:
+        """From here on the signal is waited for, not handled."""
+        while self._restore:
+            self._restore.pop()()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+        self._restore.append(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
+        if self._failure is not None:
+            raise self._failure
+
+    def _child_ended(self, *_: object) -> None:
+        # Comes between any two lines of anybody's code: nothing may be raised there.
+        try:
+            self._turn()
+        except Exception as error:
+            self._failure = error
+
+    def _turn(self) -> bool:
+        """Take note of who has ended and start who is next; whether there is more to come."""
+        self._missed = True
+        if self._in_turn:  # the signal came while its handler was at work, which will look again
+            return True
+        self._in_turn = True
+        try:
+            while self._missed:
+                self._missed = False
+                for one in tuple(self._running):
+                    self._check(one)
+                while len(self._running) < self._at_once and (pid := self._next()):
+                    self._running.append(self._spawn(pid))
+        finally:
+            self._in_turn = False
+        return bool(self._running or self._ended or self._waiting or self._again)
+
+    def _next(self) -> int:
+        if self._waiting:
+            return self._waiting.pop()
+        if self._again and time.monotonic() >= self._again[0][0]:
+            return self._again.pop(0)[1]
+        return 0
+
+    def _check(self, one: _Running) -> None:
+        done, _ = os.waitpid(one.child, os.WNOHANG)
+        if done:
+            self._running.remove(one)
+            self._ended.append(one)
+
+    def _give_up_late_ones(self) -> None:
+        now = time.monotonic()
+        for one in tuple(self._running):
+            if now > one.end:
+                _kill(one.child)
+                self._running.remove(one)
+                _close(one)
+                self._found[one.target] = PythonStacks((), permissions.late(one.target, self._deadline))
+
+    def _spawn(self, pid: int) -> _Running:
+        output = os.memfd_create("stacks")
+        errors = os.memfd_create("errors")
+        command = [self._tool, "dump", "--json", "--pid", str(pid)]
+        if self._locals:
+            # Twice: paths of more than 128 characters are wanted whole.
+            command.append("-ll")
+        if self._gently(pid):
+            command.append("--nonblocking")
+        child = os.posix_spawn(
+            self._tool,
+            command,
+            self._environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, errors, 2),
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            ],
+            # A group of its own: Ctrl-Z at the terminal must not stop it while it holds a rank.
+            setpgroup=0,
+            setsigmask=(),
+        )
+        return _Running(pid, child, output, errors, time.monotonic() + self._deadline)
+
+    def _read(self, one: _Running) -> None:
+        """What py-spy wrote of a process. Here only: it takes modules that a handler must not import."""
+        text, errors = _contents(one.output), _contents(one.errors).decode(errors="replace")
+        _close(one)
+        if text.strip():
+            self._found[one.target] = _parsed(one.target, text)
+        elif one.target not in self._asked_again and permissions.for_now(one.target, errors):
+            self._asked_again.add(one.target)
+            self._again.append((time.monotonic() + _ANOTHER_LOOK, one.target))
+        else:
+            self._found[one.target] = PythonStacks((), permissions.refused(one.target, errors))
 
 
-def _start(tool: str, pid: int, gently: bool, with_locals: bool) -> _Running:
-    output = os.memfd_create("stacks")
-    errors = os.memfd_create("errors")
-    command = [tool, "dump", "--json", "--pid", str(pid)]
-    if with_locals:
-        # Twice: paths of more than 128 characters are wanted whole.
-        command.append("-ll")
-    if gently:
-        command.append("--nonblocking")
-    child = os.posix_spawn(
-        tool,
-        command,
-        {**os.environ, "RUST_BACKTRACE": "0"},
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, output, 1),
-            (os.POSIX_SPAWN_DUP2, errors, 2),
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        ],
-        # A group of its own: Ctrl-Z at the terminal must not stop it while it holds a rank.
-        setpgroup=0,
-    )
-    return _Running(pid, child, output, errors)
+def _kill(child: int) -> None:
+    try:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass  # it has ended, and was waited for when something interrupted us
 
 
 def _close(one: _Running) -> None:
@@ -128,26 +253,24 @@ def _close(one: _Running) -> None:
     os.close(one.errors)
 
 
-def _collect(one: _Running) -> PythonStacks:
-    text, errors = _contents(one.output), _contents(one.errors)
-    _close(one)
-    if not text.strip():
-        return PythonStacks((), permissions.refused(one.target, errors.decode(errors="replace")))
+def _contents(handle: int) -> bytes:
+    return os.pread(handle, os.fstat(handle).st_size, 0)
+
+
+def _parsed(pid: int, text: bytes) -> PythonStacks:
     try:
         return PythonStacks(parse(text))
     except (ValueError, KeyError, TypeError) as error:
-        return PythonStacks(
-            (), Problem(f"py-spy's answer for process {one.target} cannot be read: {error}", "Update py-spy.")
-        )
+        from breakranks.snapshot.model import Problem
 
-
-def _contents(handle: int) -> bytes:
-    return os.pread(handle, os.fstat(handle).st_size, 0)
+        return PythonStacks((), Problem(f"py-spy's answer for process {pid} cannot be read: {error}", "Update py-spy."))
 
 
 def parse(text: bytes) -> tuple[PythonThread, ...]:
     """py-spy's JSON to threads; frames outermost first, functions by their plain name."""
     import msgspec
+
+    from breakranks.snapshot.model import Frame
 
     threads = []
     for thread in msgspec.json.decode(text):

@@ -11,9 +11,13 @@ import time
 from typing import NamedTuple
 
 from breakranks.observe import calls
-from breakranks.snapshot.model import Call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.snapshot.model import Call
 
 _TICK = os.sysconf("SC_CLK_TCK")
+_WHOLE = 65536  # no file that is read here is as long
 
 
 class ThreadState(NamedTuple):
@@ -38,6 +42,8 @@ class ProcessState(NamedTuple):
     threads: tuple[ThreadState, ...]
 
 
+# States in which a process cannot answer: stopped, traced, uninterruptible.
+STILL = frozenset("TtD")
 GONE = ProcessState("X", 0.0, 0, 0, 0, ())
 
 
@@ -179,8 +185,14 @@ def _stat(path: str) -> list[str] | None:
 
 
 def _read(path: str) -> str:
+    # Plain calls: a file object costs more than the reading, and there are thousands of these files.
     try:
-        with open(path, errors="replace") as file:
-            return file.read()
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        return os.read(handle, _WHOLE).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(handle)

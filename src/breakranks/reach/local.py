@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from breakranks import __version__
-from breakranks.jobs.find import FoundJob
 from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry, Table, read_table, redact
 from breakranks.observe.watchdog import Watchdog
@@ -28,9 +27,10 @@ from breakranks.snapshot.model import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from breakranks.jobs.find import FoundJob
     from breakranks.observe.native import NativeStacks
+    from breakranks.reach.head_start import HeadStart
 
-_STILL = frozenset("TtD")
 _NO_STACK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -54,14 +54,24 @@ class Session:
     ...     snapshot = session.snapshot()
 
     ``details`` also looks at helpers, open files, sockets and locks; without it only at the ranks' own
-    stacks, which is all that ``stacks`` needs and is quicker.
+    stacks, which is all that ``stacks`` needs and is quicker. Then it can take over what a head start has
+    found, and its watchdog.
     """
 
-    def __init__(self, found: FoundJob, *, ranks: RankSet | None = None, details: bool = True) -> None:
+    def __init__(
+        self,
+        found: FoundJob,
+        *,
+        ranks: RankSet | None = None,
+        details: bool = True,
+        head_start: HeadStart | None = None,
+    ) -> None:
+        assert not (details and head_start), "a head start has no details"
         self._found = found
+        self._head_start = head_start
         self._details = details
         self._ranks = [one for one in found.ranks if ranks is None or one.rank in ranks]
-        self._table: Table | None = None
+        self._table: Table | None = head_start.table if head_start else None
         self._clock = state.Clock() if details else None
         self._seen: dict[int, list[_Seen]] = {}
         self._ran: dict[int, tuple[float, dict[int, int]]] = {}
@@ -71,7 +81,7 @@ class Session:
         self._dog: Watchdog | None = None
 
     def __enter__(self) -> Session:
-        self._dog = Watchdog()
+        self._dog = self._head_start.dog if self._head_start else Watchdog()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -95,20 +105,23 @@ class Session:
                 pids.append(entry.pid)
                 if parent_is_rank and self._has_stack(entry):
                     readable.add(entry.pid)
-        now = time.time()
-        states = {pid: state.look(pid, self._clock) for pid in pids}
+        early, self._head_start = self._head_start, None
+        now = early.time if early else time.time()
+        known = early.states if early else {}
+        states = {pid: known.get(pid) or state.look(pid, self._clock) for pid in pids}
         quiet = {pid: self._quiet(pid, states[pid], now) for pid in pids}
         ask = [pid for pid in pids if pid in readable and states[pid].state not in "ZX"]
-        for pid in ask:
+        python = early.stacks() if early else {}
+        others = [pid for pid in ask if pid not in python]
+        for pid in others:
             self._dog.guard(pid)
-        python = stacks.sweep(ask, gently=lambda pid: states[pid].state in _STILL, locals=self._details)
+        gently = {pid for pid in others if states[pid].state in state.STILL}
+        python |= stacks.sweep(others, gently=gently.__contains__, locals=self._details) if others else {}
         deep: dict[int, NativeStacks] = {}
         if native:
-            deep = self._sweep_native([pid for pid in ask if states[pid].state not in _STILL], states, python)
+            deep = self._sweep_native([pid for pid in ask if states[pid].state not in state.STILL], states, python)
         for pid in pids:
-            self._seen.setdefault(pid, []).append(
-                _Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid])
-            )
+            self._seen.setdefault(pid, []).append(_Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid]))
         self._times.append(now)
         if self._details:
             self._ran = {pid: _run_times(pid, states[pid]) for pid in pids}

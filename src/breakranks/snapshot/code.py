@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from breakranks.snapshot.model import Frame
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.snapshot.model import Frame
 
 _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/"

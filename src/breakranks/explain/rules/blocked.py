@@ -24,7 +24,9 @@ def reason(case: Case, one: Look) -> Reason | None:
 
 
 def _children(one: Look) -> list[Process]:
-    return [p for p in family(one.process) if p.pid != one.process.pid and "resource_tracker" not in " ".join(p.command)]
+    return [
+        p for p in family(one.process) if p.pid != one.process.pid and "resource_tracker" not in " ".join(p.command)
+    ]
 
 
 def _subprocess(one: Look) -> Reason:

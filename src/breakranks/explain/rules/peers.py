@@ -92,7 +92,9 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             ("look at the end of its log: breakranks cannot see a process that has ended",)
             if not never
             else (f"start {ranks_text(ranks)}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",),
-            because="the launcher lives and the process does not" if missing.reason == "exited" else "WORLD_SIZE counts it",
+            because="the launcher lives and the process does not"
+            if missing.reason == "exited"
+            else "WORLD_SIZE counts it",
             victims_where=waiting_place(waiting),
         )
         found.append(Proposal(finding, max(needs, PATIENCE if missing.reason == "absent" else 0), ranks, victims))
@@ -197,7 +199,13 @@ def with_reason(case: Case, ranks: RankSet, reason: Reason, waiting: list[Node])
     tail = f"; {_wait_for(victims, len(ranks) > 1)} in {waiting_place(waiting)}" if victims else ""
     text = reason.text
     if len(ranks) > 1:
-        for one, many in (("is ", "are "), ("waits ", "wait "), ("has ", "have "), ("holds ", "hold "), ("runs ", "run ")):
+        for one, many in (
+            ("is ", "are "),
+            ("waits ", "wait "),
+            ("has ", "have "),
+            ("holds ", "hold "),
+            ("runs ", "run "),
+        ):
             if text.startswith(one):
                 text = many + text[len(one) :]
     finding = Finding(
@@ -222,7 +230,7 @@ def deadlock(case: Case, waiting: list[Node]) -> Proposal | None:
     held = [node for node in waiting if node.reason == HELD_BY_RANK]
     pairs = [node for node in waiting if node.reason == "p2p"]
     if held:
-        found = _lock_cycle(case, held, waiting)
+        found = _lock_held(case, held, waiting)
     elif pairs:
         found = _p2p(case, pairs, waiting)
     else:
@@ -232,7 +240,14 @@ def deadlock(case: Case, waiting: list[Node]) -> Proposal | None:
     return found
 
 
-def _lock_cycle(case: Case, held: list[Node], waiting: list[Node]) -> Proposal:
+def holders(case: Case, roots: list[Node], waiting: list[Node]) -> Proposal | None:
+    """A rank that holds a lock which others wait for, and does something of no special meaning meanwhile."""
+    free = _union(roots)
+    held = [node for node in waiting if node.reason == HELD_BY_RANK and node.waits & free]
+    return _lock_held(case, held, waiting) if held else None
+
+
+def _lock_held(case: Case, held: list[Node], waiting: list[Node]) -> Proposal:
     node = held[0]
     lock, holder = case.lock_holder(node.look)
     assert lock is not None and holder is not None
@@ -244,8 +259,8 @@ def _lock_cycle(case: Case, held: list[Node], waiting: list[Node]) -> Proposal:
         str(ranks),
         str(victims),
         CERTAIN,
-        f"{case.who(ranks)} holds the lock {lock.path} while it is {other.activity.phrase} in {words.place(other.where)}; "
-        f"{ranks_text(node.ranks)} wait for that lock, in {words.place(node.where)}",
+        f"{case.who(ranks)} holds the lock {lock.path} while it is {_doing(other)} in {words.place(other.where)}; "
+        f"{ranks_text(node.ranks)} wait{'s' if len(node.ranks) == 1 else ''} for that lock, in {words.place(node.where)}",
         words.where(other.where),
         (f"{lock.kind} lock on {lock.path}, held by process {lock.holder}", *victims_evidence(case, waiting)),
         (f"breakranks stacks --rank {holder} --threads",),
@@ -322,7 +337,10 @@ def _mismatch(case: Case, waiting: list[Node]) -> Proposal:
     culprits = everyone if tie else everyone - largest.ranks
     victims = everyone - culprits
     sides = words.listed(
-        [f"{ranks_text(n.ranks)} in {n.op} ({words.place(n.where)})" for n in sorted(nodes, key=lambda n: n.ranks.first)[:4]]
+        [
+            f"{ranks_text(n.ranks)} in {n.op} ({words.place(n.where)})"
+            for n in sorted(nodes, key=lambda n: n.ranks.first)[:4]
+        ]
     )
     node = nodes[0]
     joining = {n.reason for n in nodes} == {"rendezvous"}
