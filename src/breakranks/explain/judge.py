@@ -119,13 +119,9 @@ def _informational(case: Case) -> tuple[Finding, ...]:
     moving = RankSet(rank for rank, one in case.looks.items() if one.moved or one.busy > 0.05)
     if not moving:
         return ()
-    return (
-        Finding(
-            "moving", "", "", CERTAIN,
-            f"{'all' if moving == case.seen else len(moving)} of {len(case.seen)} ranks move; nothing stands in their way",
-            informational=True,
-        ),
-    )  # fmt: skip
+    many = "all" if moving == case.seen else str(len(moving))
+    text = f"{many} of {len(case.seen)} ranks move; nothing stands in their way"
+    return (Finding("moving", "", "", CERTAIN, text, informational=True),)
 
 
 def _class(case: Case, node: Node) -> Class:

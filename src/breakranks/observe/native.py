@@ -159,8 +159,8 @@ def _is_glue(frame: Frame) -> bool:
     return name.startswith(
         ("_PyObject_", "PyObject_", "_PyEval_", "PyEval_EvalCode", "cfunction_", "method_vectorcall", "do_call",
          "_PyFunction_", "object_vacall", "slot_tp_", "vectorcall_", "_Py_", "Py_RunMain", "Py_BytesMain", "pymain_",
-         "__libc_start", "_start", "run_mod", "run_eval_code", "pyrun_", "_PyRun_", "PyRun_", "PyCFunction_", "type_call",
-         "_PyVectorcall", "PyVectorcall", "wrap_", "wrapper_call", "method_call", "tuple_", "pybind11::")
+         "__libc_start", "_start", "run_mod", "run_eval_code", "pyrun_", "_PyRun_", "PyRun_", "PyCFunction_",
+         "type_call", "_PyVectorcall", "PyVectorcall", "wrap_", "wrapper_call", "method_call", "tuple_", "pybind11::")
     )  # fmt: skip
 
 

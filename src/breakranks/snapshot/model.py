@@ -29,8 +29,9 @@ class Frame(Struct, frozen=True, array_like=True, gc=False):
 class Call(Struct, frozen=True, array_like=True, gc=False):
     """The system call that a thread is blocked in.
 
-    ``fd`` is the file it is about (-1: none), ``path`` its name where the call itself says it. ``left`` is how many seconds remain until the call's own
-    deadline (a sleep, a wait with a timeout); None: it waits for ever, or the deadline cannot be read.
+    ``fd`` is the file it is about (-1: none), ``path`` its name where the call itself says it. ``left`` is how many
+    seconds remain until the call's own deadline (a sleep, a wait with a timeout); None: it waits for ever, or
+    the deadline cannot be read.
     """
 
     name: str
@@ -109,7 +110,8 @@ class FileLock(Struct, frozen=True, array_like=True, gc=False):
     """A lock on a file, from /proc/locks or a lock file that somebody polls for.
 
     ``kind`` is flock, posix, ofdlck (kernel locks), file (a lock file of a known library), own (one of the
-    user's making), conflict (a file that the process has open and another has locked) or gone. ``holder`` 0: nobody alive on this host. ``age`` is seconds since the file was made.
+    user's making), conflict (a file that the process has open and another has locked) or gone. ``holder`` 0: nobody
+    alive on this host. ``age`` is seconds since the file was made.
     """
 
     path: str

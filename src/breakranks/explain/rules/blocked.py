@@ -131,7 +131,7 @@ def _io(one: Look) -> Reason | None:
         (
             f"blocked in {call.name if call is not None else 'the kernel'}"
             + (f", kernel function {one.process.wchan}" if one.process.wchan else ""),
-            f"{moved:,} bytes moved in {words.duration(span)}" if moved > 4096 else f"no bytes moved in {words.duration(span)}",
+            f"{f'{moved:,}' if moved > 4096 else 'no'} bytes moved in {words.duration(span)}",
         ),
         (f"ls -l /proc/{one.process.pid}/fd",),
         LIKELY if steady else CERTAIN,

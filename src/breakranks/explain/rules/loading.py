@@ -77,7 +77,7 @@ def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason |
     ]
     if its.activity.word == "thread-wait" and sum(1 for t, _ in its.threads if t.python) == 1:
         evidence.append(
-            "it waits for a lock and has no other thread: the lock was held by a thread of its parent when it was forked"
+            "it waits for a lock and has no other thread: a thread of its parent held the lock when it was forked"
         )
     if one.activity.word == "helper-wait" and its.activity.word == "thread-wait":
         kind = "thread-deadlock"

@@ -260,7 +260,7 @@ def _lock_held(case: Case, held: list[Node], waiting: list[Node]) -> Proposal:
         str(victims),
         CERTAIN,
         f"{case.who(ranks)} holds the lock {lock.path} while it is {_doing(other)} in {words.place(other.where)}; "
-        f"{ranks_text(node.ranks)} wait{'s' if len(node.ranks) == 1 else ''} for that lock, in {words.place(node.where)}",
+        f"{ranks_text(node.ranks)} want{'s' if len(node.ranks) == 1 else ''} it, in {words.place(node.where)}",
         words.where(other.where),
         (f"{lock.kind} lock on {lock.path}, held by process {lock.holder}", *victims_evidence(case, waiting)),
         (f"breakranks stacks --rank {holder} --threads",),

@@ -9,7 +9,6 @@ from breakranks.explain.model import GUESS, LIKELY
 from breakranks.explain.rules.reason import MOMENT, PATIENCE, SLOW, Reason
 from breakranks.rankset import RankSet
 
-
 LOCKS = frozenset({"lock", "logging lock", "import lock"})
 
 
