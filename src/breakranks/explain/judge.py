@@ -14,6 +14,8 @@ from breakranks.snapshot.model import Snapshot
 
 # Kinds that say nothing unless somebody waits: every healthy job computes.
 _ONLY_WITH_VICTIMS = frozenset({"straggler", "busy-loop", "compile-wait"})
+_WORKING = frozenset({"straggler", "busy-loop"})
+_MANY_WORK = 120.0
 # Without victims these count only after a longer look: a healthy job does them too.
 _WEAK_ALONE = frozenset(
     {"socket-wait", "blocked-io", "subprocess-wait", "data-loading", "lock-held", "thread-deadlock"}
@@ -62,7 +64,7 @@ def _propose(case: Case) -> list[Proposal]:
         if reason is None:
             unexplained.append(node)
             continue
-        if not waiting and (reason.kind in _ONLY_WITH_VICTIMS):
+        if not waiting and (reason.kind in _ONLY_WITH_VICTIMS or not reason.alone):
             continue
         if not waiting and reason.kind in _WEAK_ALONE:
             reason = reason._replace(needs=max(reason.needs, SLOW))
@@ -70,6 +72,9 @@ def _propose(case: Case) -> list[Proposal]:
         ranks, first = by_cause.get(key, (RankSet(), reason))
         by_cause[key] = (ranks | node.ranks, first)
     for ranks, reason in by_cause.values():
+        if reason.kind in _WORKING and len(ranks) > sum(len(node.ranks) for node in waiting):
+            # Most compute and a few wait for them: that is how a parameter server or a logger spends its day.
+            reason = reason._replace(needs=_MANY_WORK)
         found.append(peers.with_reason(case, ranks, reason, waiting))
     holding = peers.holders(case, unexplained, waiting)
     if holding is not None:

@@ -42,6 +42,7 @@ class Look(NamedTuple):
     busy: float
     functions: frozenset[str]
     moves: int = 0
+    others_move: bool = False
 
     @property
     def where(self) -> Frame | None:
@@ -126,7 +127,8 @@ def look(snapshot: Snapshot, reader: Reader, process: Process) -> Look:
     moved, still, stands, busy = _movement(snapshot, process.samples, thread.tid, activity)
     functions = frozenset(_own_function(snapshot, one.stack) for one in _of(process.samples, thread.tid))
     moves = _moves(snapshot, process.samples, thread.tid, activity)
-    return Look(process, activity, thread, via, threads, stands, moved, still, busy, functions, moves)
+    others = activity.word in ("thread-wait", "exit") and _others_move(process.samples, thread.tid)
+    return Look(process, activity, thread, via, threads, stands, moved, still, busy, functions, moves, others)
 
 
 def _worth(thread: Thread, sample: Sample) -> bool:
@@ -203,6 +205,20 @@ def _movement(
     first_sample, first = seen[begin]
     before = (first.idle or 0.0) if begin == 0 else 0.0
     return moved, still, before + seen[-1][0].time - first_sample.time, busy
+
+
+def _others_move(samples: tuple[Sample, ...], tid: int) -> bool:
+    """Whether another Python thread of the process goes from place to place, or uses the CPU."""
+    seen: dict[int, set[int]] = {}
+    ran: dict[int, list[int]] = {}
+    for sample in samples:
+        for thread in sample.threads:
+            if thread.python and thread.tid != tid:
+                seen.setdefault(thread.tid, set()).add(thread.stack)
+                ran.setdefault(thread.tid, []).append(thread.ran)
+    span = samples[-1].time - samples[0].time
+    busy = any(values[-1] - values[0] > _POLLING * 1e9 * span for values in ran.values()) if span > 0 else False
+    return busy or any(len(stacks) > 1 for stacks in seen.values())
 
 
 def _blocks(thread: Thread) -> bool:

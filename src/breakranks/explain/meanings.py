@@ -66,8 +66,7 @@ def _m(activity: str, file: str, function: str, weight: int, op: str = "") -> Me
 _C10D = r"torch/distributed/distributed_c10d\.py"
 _COLLECTIVES = (
     "all_reduce|all_reduce_coalesced|barrier|monitored_barrier|broadcast|broadcast_object_list|reduce|gather|scatter"
-    "|all_gather|all_gather_object|all_gather_into_tensor|all_gather_coalesced|_all_gather_base|gather_object"
-    "|scatter_object_list|reduce_scatter|reduce_scatter_tensor|_reduce_scatter_base|all_to_all|all_to_all_single"
+    r"|_?all_gather\w*|gather_object|scatter_object_list|_?reduce_scatter\w*|all_to_all\w*"
     "|destroy_process_group"
 )
 # Weights: what a person would name first. A prompt beats all; a generic wait loses to what it serves.
@@ -114,6 +113,8 @@ PYTHON: tuple[Meaning, ...] = (
     _m("idle", r"multiprocessing/queues\.py", r"_feed", 64, "queue feeder"),
     _m("helper-wait", r"multiprocessing/(connection|managers|synchronize)\.py", r".*", 58, "multiprocessing"),
     _m("helper-wait", r"concurrent/futures/process\.py", r".*", 59, "ProcessPoolExecutor"),
+    _m("idle", r"concurrent/futures/process\.py", r"_process_worker|run|wait_result_broken_or_wakeup", 65, "ProcessPoolExecutor"),
+    _m("idle", r"multiprocessing/managers\.py", r"serve_forever|accepter|serve_client|_run_server", 65, "Manager"),
     _m("helper-wait", r"joblib/.*\.py", r"retrieve|_retrieve|get_result", 60, "joblib"),
     _m("helper-wait", r"torch/multiprocessing/spawn\.py", r"join|start_processes|spawn", 61, "torch.multiprocessing.spawn"),
     _m("idle", r"torch/_inductor/compile_worker/.*\.py", r".*", 67, "compile worker"),
@@ -191,7 +192,7 @@ NATIVE: tuple[Meaning, ...] = (
 )  # fmt: skip
 
 # gloo runs an operation in a thread of its own; its name says which, when Python's stack does not.
-GLOO_WORK = re.compile(r"c10d::Async(\w+?)(?:CUDA)?Work::")
+GLOO_WORK = re.compile(r"c10d::(?:\(anonymous namespace\)::)?Async(\w+?)(?:CUDA)?Work::")
 GLOO_OPS = {
     "Allreduce": "all_reduce", "AllreduceCoalesced": "all_reduce_coalesced", "SparseAllreduce": "all_reduce",
     "Barrier": "barrier", "Broadcast": "broadcast", "Allgather": "all_gather", "Reduce": "reduce",

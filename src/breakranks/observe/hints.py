@@ -30,8 +30,8 @@ _KEPT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 # Loop counters of the user's own code: they tell which rank is behind. Numbers only.
 _COUNTERS = frozenset("step i it iter iteration epoch batch_idx batch_index global_step n_iter idx".split())
 _NUMBER = re.compile(r"-?\d{1,18}\Z")
-# A lock file of the user's own making: a path, in a variable that is called so.
-_LOCK_PATH = re.compile(r"""["'][^"'\n]{1,500}lock["']\Z""", re.IGNORECASE)
+# A lock file of the user's own making: a path that is called so.
+_LOCK_PATH = re.compile(r"""["'](?:[^"'\n]{0,400}/)?[^"'\n/]{0,100}(?:lock|\.lck|\.pid)["']\Z""", re.IGNORECASE)
 _LONGEST = 512
 
 
@@ -44,6 +44,6 @@ def keep(function: str, file: str, name: str, text: str) -> str | None:
         return None
     if name in _COUNTERS and _NUMBER.match(text):
         return text
-    if "lock" in name.lower() and _LOCK_PATH.match(text):
+    if _LOCK_PATH.match(text):
         return text.strip("\"'")
     return None

@@ -14,6 +14,9 @@ from typing import NamedTuple
 from breakranks.observe import files
 from breakranks.snapshot.model import FileLock, OpenFile, Thread
 
+# How people call the lock files that they make themselves; the same as in :mod:`breakranks.observe.hints`.
+_ENDINGS = ("lock", ".lck", ".pid")
+
 
 class KernelLock(NamedTuple):
     """A line of /proc/locks. ``waits``: it is a request behind the lock with the same number."""
@@ -89,7 +92,7 @@ def _polled(hints: dict[str, str]) -> list[tuple[str, str]]:
             found[os.path.join(value, "lock")] = "file"
         elif name in ("lock_filename", "canonical", "filename"):
             found[value] = "file"
-        elif "lock" in name.lower():
+        elif value.lower().endswith(_ENDINGS):
             found.setdefault(value, "own")
     return list(found.items())
 

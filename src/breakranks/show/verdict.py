@@ -126,7 +126,7 @@ def _nothing(diagnosis: Diagnosis) -> Iterator[Line]:
     else:
         yield (("No verdict: what was seen does not say why the job stands.", "bold"),)
     if not diagnosis.settled:
-        yield (diagnosis.why_not_settled or "A longer look may show more.",)
+        yield ("A longer look (--patience 60) may show more.",)
 
 
 def _members(classes: Iterable[Class]) -> RankSet:

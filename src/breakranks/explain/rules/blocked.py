@@ -83,7 +83,13 @@ def _socket(one: Look) -> Reason | None:
     fd = call.fd if call is not None else -1
     found = next((s for s in one.process.sockets if s.fd == fd), None)
     if found is not None and found.status == "listening":
-        return None  # a server that waits for clients is idle, not stuck
+        return Reason(
+            "socket-wait",
+            f"waits for somebody to connect to {found.local}, in {words.place(one.where)}",
+            (f"listening on {found.local}, blocked in {call.name if call is not None else 'the kernel'}",),
+            ("look for the client that should come",),
+            LIKELY, PATIENCE, one.where, "the socket it listens on is known", alone=False,
+        )  # fmt: skip
     peer = _peer(found, one)
     queues = (
         (f"{found.protocol} {found.local} to {found.peer}, {found.status}, "

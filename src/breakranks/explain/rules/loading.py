@@ -5,11 +5,12 @@ from __future__ import annotations
 from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import Look, look
-from breakranks.explain.model import CERTAIN, GUESS, LIKELY
+from breakranks.explain.model import CERTAIN, LIKELY
 from breakranks.explain.rules import stopped
 from breakranks.explain.rules.reason import AT_ONCE, PATIENCE, SLOW, Reason
 from breakranks.snapshot.model import Process, family
 
+_POOLS = ("multiprocessing.Pool", "ProcessPoolExecutor", "joblib")
 _SERVANTS = ("resource_tracker", "forkserver")
 
 
@@ -56,7 +57,7 @@ def _dead(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason | 
 
 def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
     """A helper that stands somewhere: its own stack is the proof."""
-    kind = "data-loading"
+    kind = "data-loading" if one.activity.word == "data-loading" else "subprocess-wait"
     for child, _ in looks:
         if child.state in "Tt":
             return Reason(
@@ -79,8 +80,8 @@ def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason |
         evidence.append(
             "it waits for a lock and has no other thread: a thread of its parent held the lock when it was forked"
         )
-    if one.activity.word == "helper-wait" and its.activity.word == "thread-wait":
-        kind = "thread-deadlock"
+    if one.activity.word == "helper-wait" and its.activity.word in ("thread-wait", "helper-wait"):
+        kind = "thread-deadlock"  # it waits for a lock, or for us: the two wait for each other
     return Reason(
         kind,
         f"waits ({_doing(one)}) for its helper process {child.pid}, which is {its.activity.phrase} "
@@ -96,7 +97,7 @@ def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason |
 
 def _lost_task(one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
     """A pool whose workers are all idle while the parent waits: a worker died with the task in its hands."""
-    if one.activity.word != "helper-wait" or not looks:
+    if one.activity.op not in _POOLS or not looks:
         return None
     if any(its.activity.word not in ("idle", "unknown", "helper-wait", "thread-wait") for _, its in looks):
         return None
@@ -114,7 +115,7 @@ def _lost_task(one: Look, looks: list[tuple[Process, Look]]) -> Reason | None:
         "a helper died and its task is lost",
         tuple(evidence),
         ("dmesg | grep -i 'killed process'",),
-        LIKELY if late or one.activity.op == "multiprocessing.Pool" else GUESS,
+        LIKELY,
         PATIENCE,
         one.where,
         "every helper is idle" + (", and one was replaced" if late else ""),

@@ -66,7 +66,7 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             return []
         needs = SLOW
     victims = _union(waiting)
-    only_joining = all(node.reason == "rendezvous" for node in waiting)
+    only_joining = any(node.reason == "rendezvous" for node in waiting)
     found = []
     for missing in case.snapshot.missing:
         ranks = RankSet.parse(missing.ranks)
@@ -80,7 +80,7 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
         elif missing.reason == "exited":
             text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, and the launcher is still here"
         else:
-            text = f"{ranks_text(ranks)} {'are' if many else 'is'} not on this host any more"
+            text = f"{ranks_text(ranks)} {'are' if many else 'is'} not on this host"
         finding = Finding(
             kind,
             str(ranks),
@@ -142,7 +142,7 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
 
 def _doing(one: Look) -> str:
     if one.activity.word == "sleep" and one.left is not None:
-        return f"sleeping for another {words.duration(one.left)}"
+        return f"sleeping for another {words.duration(one.left)}" if one.left > 1 else "sleeping a moment at a time"
     stood = f" (for {words.duration(one.stands)})" if one.stands >= 1 else ""
     if one.activity.word == "unknown":
         return "its stack could not be read"

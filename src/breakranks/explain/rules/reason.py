@@ -30,3 +30,5 @@ class Reason(NamedTuple):
     needs: float = PATIENCE
     where: Frame | None = None
     because: str = ""
+    # Whether it counts when nobody waits: an idle server is in order, unless the others wait for it.
+    alone: bool = True

@@ -13,7 +13,7 @@ LOCKS = frozenset({"lock", "logging lock", "import lock"})
 
 
 def reason(case: Case, one: Look) -> Reason | None:
-    if one.activity.word not in ("thread-wait", "exit"):
+    if one.activity.word not in ("thread-wait", "exit") or one.others_move:
         return None
     python = [(thread, activity) for thread, activity in one.threads if thread.python]
     waiting = [pair for pair in python[:1] if pair[1].word == "thread-wait"]
@@ -43,6 +43,8 @@ def reason(case: Case, one: Look) -> Reason | None:
         SLOW if limit is not None else MOMENT if not others and _asleep(case, one) else PATIENCE,
         one.where,
         "the threads that wait can be seen, the locks cannot",
+        # Another thread that does something may well let it go: only a matter of note if ranks wait.
+        alone=not others or len(waiting) > 1,
     )
 
 
