@@ -9,14 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from breakranks.observe import files, hints, locks, native, permissions, stacks, state
+from breakranks.observe import files, glance, hints, locks, native, permissions, stacks, state
 from breakranks.observe.watchdog import Watchdog
+from breakranks.reach.head_start import HeadStart
 from breakranks.snapshot.model import Thread
 
 DEADLINE = 20.0
@@ -256,3 +258,99 @@ def test_a_traced_process_names_its_tracer() -> None:
             tracer.wait()
     assert problem is not None
     assert f"process {tracer.pid}" in problem.what
+
+
+WAITS = "import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()"
+
+
+def innermost(found: stacks.PythonStacks) -> str:
+    assert found.problem is None, found.problem
+    return found.threads[0].frames[-1].function
+
+
+def test_another_tool_that_looks_for_a_moment_is_waited_for() -> None:
+    """GIVEN a process that strace traces WHEN strace leaves just after we were refused THEN we see the stack."""
+    with python(WAITS) as target:
+        for _ in range(5):
+            tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
+            until(lambda tracer=tracer: state.tracer_of(target.pid) == tracer.pid)  # type: ignore[misc]
+            leaves = threading.Timer(0.05, tracer.terminate)
+            leaves.start()
+            try:
+                assert innermost(stacks.sweep([target.pid])[target.pid]) == "wait_here"
+            finally:
+                leaves.join()
+                tracer.wait()
+
+
+def test_two_who_look_at_once_both_see() -> None:
+    with python(WAITS) as target:
+        for _ in range(15):
+            found: list[stacks.PythonStacks] = []
+
+            def look(found: list[stacks.PythonStacks] = found) -> None:
+                found.append(stacks.sweep([target.pid])[target.pid])
+
+            lookers = [threading.Thread(target=look) for _ in range(2)]
+            for looker in lookers:
+                looker.start()
+            for looker in lookers:
+                looker.join()
+            assert [innermost(one) for one in found] == ["wait_here"] * 2
+
+
+def inspectors() -> list[int]:
+    """Our children that are py-spy."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "py-spy"]
+
+
+@contextlib.contextmanager
+def torch_rank(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with python(WAITS, env={**os.environ, **told, "TORCHELASTIC_RUN_ID": "test"}) as process:
+        yield process
+
+
+def test_a_glance_finds_the_ranks_of_one_torch_job() -> None:
+    with torch_rank(65123) as rank, torch_rank(65124):
+        assert glance.torch_ranks("torchrun-65123") == {0: rank.pid}
+        assert glance.torch_ranks("torchrun-651") == {}
+        assert glance.torch_ranks() == {}, "two jobs are a doubt"
+        with torch_rank(65123):
+            assert glance.torch_ranks("torchrun-65123") == {}, "so are two of one rank"
+
+
+def test_a_head_start_goes_on_by_itself() -> None:
+    """GIVEN more processes than CPUs WHEN nobody asks for the answers THEN all are looked at nevertheless."""
+    with contextlib.ExitStack() as stack:
+        targets = [stack.enter_context(python(WAITS)).pid for _ in range((os.cpu_count() or 2) + 3)]
+        begun = HeadStart(targets)
+        until(lambda: not begun.busy)
+        found = begun.stacks()
+        begun.close()
+    assert [innermost(found[pid]) for pid in targets] == ["wait_here"] * len(targets)
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+    assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_head_start_that_nobody_wants_leaves_nothing_behind() -> None:
+    with python(WAITS) as one, python(WAITS) as two:
+        for wait in (0.0, 0.002, 0.004, 0.006, 0.008, 0.012):
+            begun = HeadStart([one.pid, two.pid])
+            time.sleep(wait)
+            begun.close(clean=False)
+            assert inspectors() == []
+            assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+            until(lambda: state.process_state(one.pid) == state.process_state(two.pid) == "S")
+
+
+def test_stacks_of_a_guessed_rank_are_those_of_the_found_one() -> None:
+    with torch_rank(65125) as rank:
+        words = [str(Path(sys.executable).parent / "breakranks"), "stacks", "--full"]
+        guessed = subprocess.run([*words, "--job", "torchrun-65125"], capture_output=True, text=True, check=True)
+        # The start of a key is enough to select a job, and too little to guess from.
+        looked = subprocess.run([*words, "--job", "torchrun-6512"], capture_output=True, text=True, check=True)
+        only = subprocess.run([*words, f"pid:{rank.pid}"], capture_output=True, text=True, check=True)
+    tails = {done.stdout.partition("\n")[2] for done in (guessed, looked, only)}
+    assert len(tails) == 1 and "wait_here" in tails.pop()

@@ -337,6 +337,8 @@ def busy(world: World, functions: list[str], seconds: float) -> Diagnosis:
         frames = [own("main", 5), own("wait_for_batch", 16)] if "poll" in functions else [own("main", 5)]
         frames += [own(function, 10)] if function else []
         thread = world.thread(*frames, call=None, state="R", idle=0.0)
+        # The interpreter's own loop alone: the merged stack has no C frame below the Python ones.
+        thread = msgspec.structs.replace(thread, native=thread.stack)
         threads.append(msgspec.structs.replace(thread, ran=int(index * 1e9 * world.span / (len(functions) - 1))))
     world.add_moving(*threads, state="R")
     world.add(world.in_all_reduce(idle=seconds))
@@ -344,13 +346,18 @@ def busy(world: World, functions: list[str], seconds: float) -> Diagnosis:
 
 
 def test_a_loop_in_one_function_while_others_wait() -> None:
-    verdict = busy(World(), ["poll", "", "poll"], 60).verdict
+    verdict = busy(World(), ["poll", "", "poll"] * 2, 60).verdict
     assert verdict is not None and (verdict.kind, verdict.culprits) == ("busy-loop", "0")
 
 
 def test_work_that_moves_while_others_wait_long_is_a_straggler() -> None:
-    verdict = busy(World(), ["forward", "backward", "forward"], 60).verdict
+    verdict = busy(World(), ["forward", "backward", "forward"] * 2, 60).verdict
     assert verdict is not None and (verdict.kind, verdict.culprits) == ("straggler", "0")
+
+
+def test_two_looks_are_not_enough_to_tell_a_loop_from_work() -> None:
+    diagnosis = busy(World(), ["poll", "poll"], 60)
+    assert diagnosis.verdict is None and not diagnosis.settled
 
 
 def test_work_that_moves_while_others_wait_a_moment_is_nothing() -> None:
@@ -391,3 +398,64 @@ def test_a_meaning_of_the_users_own() -> None:
 def test_a_bad_meaning_is_refused_with_its_number(row: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="meaning 1"):
         from_toml({"meaning": [row]})
+
+
+def test_a_loop_that_counts_is_work() -> None:
+    world = World()
+    threads = []
+    for index in range(6):
+        thread = world.thread(own("tokenize", 11), call=None, state="R", idle=0.0, hints={"tokenize.#": f"{index:08x}"})
+        threads.append(msgspec.structs.replace(thread, native=thread.stack, ran=int(index * 2e8)))
+    world.add_moving(*threads, state="R")
+    world.add(world.in_all_reduce(idle=60))
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and verdict.kind == "straggler"
+
+
+def test_a_pause_between_steps_is_watched_to_its_end() -> None:
+    """The others have waited for six seconds, and the sleep ends in three: that is no hang yet."""
+    world = World()
+    first = world.thread(own("throttle"), call=Call("clock_nanosleep", left=4.0), idle=6.0)
+    world.add_moving(first, msgspec.structs.replace(first, call=Call("clock_nanosleep", left=3.0)))
+    world.add(world.in_all_reduce(idle=6.0))
+    diagnosis = explain(world.snapshot())
+    assert diagnosis.verdict is None
+    assert diagnosis.known_end and 3 <= diagnosis.wait <= 4
+
+
+def test_a_sleep_that_begins_again_in_the_same_place_is_a_loop_that_waits() -> None:
+    world = World()
+    naps = [world.thread(own("wait_for_flag"), call=Call("clock_nanosleep", left=0.5), idle=0.1) for _ in range(3)]
+    world.add_moving(*naps)
+    world.add(world.in_all_reduce(idle=60.0))
+    assert verdict_of(world)[:2] == ("missing-from-collective", "0")
+
+
+def test_data_that_comes_in_slowly_is_no_hang() -> None:
+    world = World(span=2.0)
+    wait = world.thread(own("download"), call=Call("recvfrom", 7), idle=0.02)
+    world.add_moving(wait, wait, wait, sockets=(Socket(7, "tcp", "10.0.0.1:4000", "10.0.0.2:80", "established"),))
+    world.add(world.in_barrier())
+    world.ranks[1] = msgspec.structs.replace(
+        world.ranks[1], process=world.process(101, (world.thread(own("finish"), lib("barrier"), idle=8.0),))
+    )
+    assert explain(world.snapshot()).verdict is None
+
+
+def test_one_who_looked_besides_us_does_not_make_a_hang_healthy() -> None:
+    """One of several quiet spans saw the waiting thread run: another tool woke it."""
+    world = World()
+    for _ in range(2):
+        world.add(world.in_all_reduce())
+        process = world.ranks[-1].process
+        samples = tuple(
+            msgspec.structs.replace(
+                process.samples[0], time=1000.0 + i, quiet_ran=(1,) if i == 2 else () if i else None
+            )
+            for i in range(6)
+        )
+        world.ranks[-1] = msgspec.structs.replace(
+            world.ranks[-1], process=msgspec.structs.replace(process, samples=samples)
+        )
+    world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
+    assert verdict_of(world) == ("missing-from-collective", "2", "0-1")

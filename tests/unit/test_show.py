@@ -793,3 +793,50 @@ def test_start_up_imports_little() -> None:
         "shutil",
         "json",
     }
+
+
+WORDS = (
+    "",
+    "local",
+    "pid:1,2 --rank 0-3",
+    "x.brk --job k --rank=0",
+    "--threads --native --flat --json --full --color never",
+    "--color=always local --job torchrun-1",
+    "--interval 2.5",
+    "--interval=1e1 --no-native x.brk",
+    "-o file",
+    "--keep",
+    "--once",
+)
+NOT_PLAIN = (
+    "-h",
+    "--help",
+    "--thread",
+    "--color pink",
+    "--job",
+    "--job -x",
+    "--json=1",
+    "a b",
+    "--interval x",
+    "-",
+    "--",
+    "-ofile",
+)
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_plain_words_mean_what_argparse_makes_of_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = main._load(main.COMMANDS[name][0])
+    understood = 0
+    for text in (*WORDS, *NOT_PLAIN):
+        found = main.Words(module.configure).parse(text.split())
+        try:
+            expected = vars(main.parser_of(name, module).parse_args(text.split()))
+        except SystemExit:
+            assert found is None, text
+            continue
+        assert found is None or vars(found) == expected, text
+        understood += found is not None
+    assert understood >= 2
+    capsys.readouterr()
+    assert all(main.Words(module.configure).parse(text.split()) is None for text in NOT_PLAIN if text != "a b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 
 import pytest
@@ -47,16 +48,16 @@ def test_why_explains_the_broken_job(case: Case) -> None:
         status, answer = why(job)
 
         # THEN
-        assert status == 1, answer
+        assert status == 1, told(answer)
         verdict = answer["verdict"]
-        assert verdict["kind"] in case.kinds, verdict
+        assert verdict["kind"] in case.kinds, told(verdict)
         check_ranks(case, verdict)
         if case.function:
-            assert verdict["where"]["function"].rpartition(".")[2] in case.function, verdict
+            assert verdict["where"]["function"].rpartition(".")[2] in case.function, told(verdict)
         if case.sure:
-            assert verdict["confidence"] != "guess", verdict
+            assert verdict["confidence"] != "guess", told(verdict)
         for word in case.mentions:
-            assert needed(word, job) in verdict["summary"], verdict
+            assert needed(word, job) in verdict["summary"], told(verdict)
         assert verdict["evidence"], "a verdict comes with its proof"
         assert verdict["next"], "a verdict says what to do next"
         assert answer["findings"][0] == verdict
@@ -71,7 +72,7 @@ def test_why_leaves_the_healthy_job_alone(case: Case) -> None:
         status, answer = why(job)
 
         # THEN
-        assert status == 0, answer.get("verdict", answer)
+        assert status == 0, told(answer)
         assert answer["verdict"] is None
         assert ranks_of(answer["job"]["ranks"]) == case.starts - ranks_of(case.gone)
 
@@ -112,13 +113,18 @@ def test_nothing_is_left_of_a_job() -> None:
 
 def check_ranks(case: Case, verdict: dict) -> None:
     culprits, victims = ranks_of(verdict["culprits"]), ranks_of(verdict["victims"])
-    assert not culprits & victims, verdict
+    assert not culprits & victims, told(verdict)
     if case.culprits is not None:
-        assert culprits in map(ranks_of, case.culprits), verdict
+        assert culprits in map(ranks_of, case.culprits), told(verdict)
     if case.victims is not None:
-        assert victims in map(ranks_of, case.victims), verdict
+        assert victims in map(ranks_of, case.victims), told(verdict)
     if case.involved is not None:
-        assert culprits | victims == ranks_of(case.involved), verdict
+        assert culprits | victims == ranks_of(case.involved), told(verdict)
+
+
+def told(answer: dict) -> str:
+    """All of it: pytest shortens what is not a string."""
+    return json.dumps(answer, indent=1)
 
 
 def needed(word: str, job: Running) -> str:

@@ -9,7 +9,6 @@ import sys
 import time
 
 from breakranks.errors import NoJobError, UsageError
-from breakranks.rankset import RankSet, ranks_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from breakranks.jobs.find import Found, FoundJob
-    from breakranks.observe.table import Table
+    from breakranks.rankset import RankSet
+    from breakranks.reach.head_start import HeadStart
     from breakranks.show.style import Line, Look
     from breakranks.snapshot.model import Missing, Snapshot
 
@@ -53,15 +53,22 @@ def add_output(parser: argparse.ArgumentParser, *, json: bool = True, full: str 
     )
 
 
-def find(table: Table | None = None) -> Found:
-    """Every job of this machine, as a table shows it or as it is now."""
+def find(begun: HeadStart | None = None) -> Found:
+    """Every job of this machine."""
     from breakranks.jobs.find import find_jobs
     from breakranks.observe.table import read_table
 
-    return find_jobs(table or read_table(), stack_of=stack_of)
+    if begun is None:
+        return find_jobs(read_table(), stack_of=stack_of)
+
+    def stack_of_settled(pid: int) -> Sequence[Mapping[str, Any]] | None:
+        begun.stacks()  # nobody can be looked at twice at a time
+        return stack_of(pid)
+
+    return find_jobs(begun.table(), stack_of=stack_of_settled)
 
 
-def resolve(args: argparse.Namespace, table: Table | None = None) -> FoundJob | Snapshot:
+def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
     """The one job that a command is about, here or in a file."""
     from breakranks.jobs.targets import Pids, SnapshotFile, job_of_pids, parse_target, select
 
@@ -75,7 +82,7 @@ def resolve(args: argparse.Namespace, table: Table | None = None) -> FoundJob | 
         table = read_table()
         found = find_jobs(table, stack_of=stack_of)
         return job_of_pids(table, target.pids, found=found)
-    return select(find(table), args.job)
+    return select(find(getattr(args, "head_start", None)), args.job)
 
 
 def load(path: str, key: str | None) -> Snapshot:
@@ -92,6 +99,8 @@ def chosen_ranks(text: str | None, here: Iterable[int], missing: Sequence[Missin
     """The ranks of ``--rank``, or None for all; a rank that this job does not have is an error."""
     if text is None:
         return None
+    from breakranks.rankset import RankSet, ranks_text
+
     try:
         asked = RankSet.parse(text)
     except ValueError as error:  # a number of thousands of digits

@@ -37,9 +37,13 @@ def settle(
         time.sleep(interval)
         session.sample(native=native)
         until = time.monotonic() + patience
+        extended = False
         while True:
             snapshot = session.snapshot()
             diagnosis = explain(snapshot, table)
+            if diagnosis.known_end and not extended:
+                extended = True
+                until = max(until, time.monotonic() + diagnosis.wait + 2 * interval)
             left = until - time.monotonic()
             if diagnosis.settled or left <= 0:
                 say.done()

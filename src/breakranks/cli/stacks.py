@@ -11,13 +11,13 @@ import sys
 
 from breakranks.cli import common
 from breakranks.errors import UsageError
-from breakranks.rankset import RankSet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from breakranks.jobs.find import FoundJob
+    from breakranks.rankset import RankSet
     from breakranks.reach.head_start import HeadStart
     from breakranks.snapshot.model import Snapshot
 
@@ -29,9 +29,6 @@ breakranks stacks --flat                one block a class, like py-spy
 breakranks stacks hang.brk --full       from a file, nothing cut
 """
 
-_PLAIN = frozenset(("local", "--threads", "--native", "--flat", "--json", "--full"))
-_VALUED = frozenset(("--job", "--rank", "--color"))
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     common.add_target(parser)
@@ -41,49 +38,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, full="cut nothing: every frame, whole paths")
 
 
-def head_start(words: list[str]) -> HeadStart | None:
-    """Begin to take the stacks of the ranks that these words will turn out to ask for.
-
-    Only for words that are understood for sure; all others are left to the parser, and to its errors.
-    """
-    options: dict[str, str] = {}
-    left = iter(words)
-    for word in left:
-        name, equals, value = word.partition("=")
-        if name in _VALUED:
-            options[name] = value if equals else next(left, "")
-            if not options[name] or options[name].startswith("-"):
-                return None
-        elif word not in _PLAIN:
-            return None
-    if options.get("--color", "auto") not in common.COLORS:
+def head_start(args: argparse.Namespace) -> HeadStart | None:
+    """Begin to take the stacks of the ranks that will most likely turn out to be asked for."""
+    if args.target not in (None, "local"):
         return None
-    try:
-        ranks = RankSet.parse(options["--rank"]) if "--rank" in options else None
-    except (UsageError, ValueError):
+    from breakranks.observe.glance import torch_ranks
+
+    pids = torch_ranks(args.job)
+    if args.rank is not None:
+        from breakranks.rankset import RankSet
+
+        try:
+            asked = RankSet.parse(args.rank)
+        except (UsageError, ValueError):
+            return None  # told in its turn
+        pids = {rank: pid for rank, pid in pids.items() if rank in asked}
+    if not pids:
         return None
+    from breakranks.reach.head_start import HeadStart
 
-    from breakranks.reach.head_start import begin
-
-    return begin(options.get("--job"), ranks)
+    return HeadStart(pids[rank] for rank in sorted(pids))
 
 
 def run(args: argparse.Namespace) -> int:
     from breakranks.snapshot.model import Snapshot
 
-    begun: HeadStart | None = getattr(args, "head_start", None)
-    target = common.resolve(args, begun.table if begun else None)
+    target = common.resolve(args)
     ranks = common.ranks_of(target, args.rank)
-    snapshot = target if isinstance(target, Snapshot) else _look(target, ranks, args.native, begun)
+    snapshot = target if isinstance(target, Snapshot) else _look(target, ranks, args)
     return _print(snapshot, ranks, args)
 
 
-def _look(found: FoundJob, ranks: RankSet | None, native: bool, begun: HeadStart | None) -> Snapshot:
+def _look(found: FoundJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
     from breakranks.reach.local import Session
     from breakranks.show import tree  # noqa: F401  while the stacks of a head start are still on their way
 
+    begun: HeadStart | None = getattr(args, "head_start", None)
     with Session(found, ranks=ranks, details=False, head_start=begun) as session:
-        session.sample(native=native)
+        session.sample(native=args.native)
         return session.snapshot()
 
 

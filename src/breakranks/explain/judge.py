@@ -34,7 +34,8 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     if begun is not None:
         return _starting(*begun, classes)
     proposals = _propose(case)
-    held = [one for one in proposals if _standing(case, one) >= one.needs]
+    looks = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)
+    held = [one for one in proposals if _standing(case, one) >= one.needs and looks >= one.samples]
     if held:
         best = max(held, key=lambda one: _rank(case, one))
         findings = _findings(case, best, held)
@@ -42,7 +43,7 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     if proposals and not _progress(case):
         wait = min(one.needs - _standing(case, one) for one in proposals)
         first = min(proposals, key=lambda one: one.needs)
-        return Diagnosis(None, (), classes, False, max(0.1, wait), first.finding.summary)
+        return Diagnosis(None, (), classes, False, max(0.1, wait), first.finding.summary, first.known_end)
     return Diagnosis(None, _informational(case), classes)
 
 

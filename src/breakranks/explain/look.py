@@ -13,10 +13,13 @@ from typing import NamedTuple
 from breakranks.explain.activity import Activity, Reader
 from breakranks.explain.meanings import PEER
 from breakranks.snapshot.code import is_own
-from breakranks.snapshot.model import Frame, Process, Sample, Snapshot, Thread
+from breakranks.snapshot.model import PROGRESS, Frame, Process, Sample, Snapshot, Thread
 
 BUSY = 0.5
 _POLLING = 0.03
+_SHORTEST_SPAN = 0.05
+_IDLE_SLEEP = 10.0
+_ANOTHER_SLEEP = 0.05
 _ACTIVE_FIRST = (*sorted(PEER), "prompt", "file-lock", "subprocess", "data-loading", "helper-wait", "compile", "io",
                  "socket", "checkpoint", "compute", "gc", "import", "sleep")  # fmt: skip
 _JOINS = frozenset({"Thread.join", "Future.result", "ThreadPoolExecutor.shutdown", "waiting for its threads to end"})
@@ -43,6 +46,10 @@ class Look(NamedTuple):
     functions: frozenset[str]
     moves: int = 0
     others_move: bool = False
+    # It was woken in most of the spans between looks: data comes in, or it polls.
+    wakes: bool = False
+    # It was seen to wake from a sleep and to go to sleep again in the same place.
+    sleeps_again: bool = False
 
     @property
     def where(self) -> Frame | None:
@@ -68,17 +75,28 @@ def evidence_key(process: Process) -> object:
             parts += (
                 t.stack, t.native, t.state, t.gil, t.python, t.tid in ran,
                 None if call is None else call.name,
-                tuple(t.hints.items()) if t.hints else None,
+                _plain_hints(t.hints) if t.hints else None,
             )  # fmt: skip
             if call is not None and t.python:
                 parts += (_about(process, call.fd), int(call.left or 0).bit_length())
         parts.append(int(sample.threads[0].idle or 0).bit_length() if sample.threads else -1)
     parts.append(_load(process))
+    parts.append(_progress(process))
     if process.locks:
         parts.append(tuple((lock.path, lock.holder, lock.kind) for lock in process.locks))
     if process.children:
         parts.append(helpers_key(process))
     return tuple(parts)
+
+
+def _plain_hints(hints: dict[str, str]) -> object:
+    return tuple(item for item in hints.items() if not item[0].endswith(PROGRESS))
+
+
+def _progress(process: Process) -> object:
+    """Whether the values of the main thread's frames changed. The marks themselves differ from rank to rank."""
+    marks = {tuple(s.threads[0].hints.items()) for s in process.samples if s.threads and s.threads[0].hints}
+    return len(marks) > 1
 
 
 def helpers_key(process: Process) -> object:
@@ -128,7 +146,11 @@ def look(snapshot: Snapshot, reader: Reader, process: Process) -> Look:
     functions = frozenset(_own_function(snapshot, one.stack) for one in _of(process.samples, thread.tid))
     moves = _moves(snapshot, process.samples, thread.tid, activity)
     others = activity.word in ("thread-wait", "exit") and _others_move(process.samples, thread.tid)
-    return Look(process, activity, thread, via, threads, stands, moved, still, busy, functions, moves, others)
+    seen = [(sample, t) for sample in process.samples for t in sample.threads if t.tid == thread.tid]
+    return Look(
+        process, activity, thread, via, threads, stands, moved, still, busy, functions, moves, others,
+        _mostly(_woken(seen)), _sleeps_again(seen),
+    )  # fmt: skip
 
 
 def _worth(thread: Thread, sample: Sample) -> bool:
@@ -163,6 +185,10 @@ def _choose(
     if not threads:
         return None, Activity("unknown"), None
     main, activity = threads[0]
+    if activity.word == "sleep" and main.call is not None and (main.call.left or 0) < _IDLE_SLEEP:
+        # A main thread that naps while another one is in a collective only keeps the process alive.
+        busy = next(((t, a) for t, a in threads[1:] if a.word in PEER), None)
+        return (*busy, activity) if busy is not None else (main, activity, None)
     if activity.word not in ("thread-wait", "exit", "event-loop", "unknown"):
         return main, activity, None
     others = [(t, a) for t, a in threads[1:] if a.word not in _PASSIVE]
@@ -193,18 +219,38 @@ def _movement(
         return False, False, 0.0, 0.0
     span = seen[-1][0].time - seen[0][0].time
     busy = (seen[-1][1].ran - seen[0][1].ran) / 1e9 / span if span > 0 else 0.0
-    quiet = [tid in sample.quiet_ran for sample, _ in seen if sample.quiet_ran is not None and sample.quiet > 0.05]
+    quiet = _woken(seen)
     still = bool(quiet) and not any(quiet)
     begin = _since(snapshot, seen, activity)
     if begin == len(seen) - 1 and len(seen) > 1:
         return True, False, 0.0, busy
     moved = begin > 0
-    if activity.word in PEER and not moved and any(quiet) and busy < BUSY and _blocks(seen[-1][1]):
-        # Blocked without a timeout, and yet it ran: it was let go and came back. It moves.
+    if activity.word in PEER and not moved and _mostly(quiet) and busy < BUSY and _blocks(seen[-1][1]):
+        # Blocked without a timeout, and yet it runs again and again: it is let go and comes back. It moves.
+        # Once is not enough: whoever else looks at the process wakes it, too.
         return True, False, 0.0, busy
     first_sample, first = seen[begin]
     before = (first.idle or 0.0) if begin == 0 else 0.0
     return moved, still, before + seen[-1][0].time - first_sample.time, busy
+
+
+def _woken(seen: list[tuple[Sample, Thread]]) -> list[bool]:
+    """For each span in which nothing of ours touched the process: whether the thread ran in it."""
+    return [
+        thread.tid in sample.quiet_ran
+        for sample, thread in seen
+        if sample.quiet_ran is not None and sample.quiet > _SHORTEST_SPAN
+    ]
+
+
+def _sleeps_again(seen: list[tuple[Sample, Thread]]) -> bool:
+    """Whether the moment at which a sleep ends was put off between two looks: it is another sleep."""
+    ends = [sample.time + t.call.left for sample, t in seen if t.call is not None and t.call.left is not None]
+    return any(later - before > _ANOTHER_SLEEP for before, later in pairwise(ends))
+
+
+def _mostly(woken: list[bool]) -> bool:
+    return len(woken) > 1 and sum(woken) >= 0.6 * len(woken)
 
 
 def _others_move(samples: tuple[Sample, ...], tid: int) -> bool:
@@ -238,8 +284,9 @@ def _moves(snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: 
     """In how many of the spans between samples the thread went somewhere else, or was let go and came back."""
     seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
     count = 0
+    coming_and_going = _mostly(_woken(seen)) and _blocks(seen[-1][1]) if seen else False
     for (_, before), (sample, after) in pairwise(seen):
-        woken = sample.quiet_ran is not None and tid in sample.quiet_ran and _blocks(after)
+        woken = coming_and_going and sample.quiet_ran is not None and tid in sample.quiet_ran
         if woken or _mark(snapshot, before, activity) != _mark(snapshot, after, activity):
             count += 1
     return count

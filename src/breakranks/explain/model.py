@@ -48,7 +48,8 @@ class Class(Struct, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """``settled`` is False when a longer look could change the answer; ``wait`` says how much longer."""
+    """``settled`` is False when a longer look could change the answer; ``wait`` says how much longer.
+    ``known_end``: what is waited for is sure to end then (a sleep), so it is worth the wait."""
 
     verdict: Finding | None
     findings: tuple[Finding, ...]
@@ -56,3 +57,4 @@ class Diagnosis(Struct, frozen=True):
     settled: bool = True
     wait: float = 0.0
     why_not_settled: str = ""
+    known_end: bool = False

@@ -32,7 +32,20 @@ _COUNTERS = frozenset("step i it iter iteration epoch batch_idx batch_index glob
 _NUMBER = re.compile(r"-?\d{1,18}\Z")
 # A lock file of the user's own making: a path that is called so.
 _LOCK_PATH = re.compile(r"""["'](?:[^"'\n]{0,400}/)?[^"'\n/]{0,100}(?:lock|\.lck|\.pid)["']\Z""", re.IGNORECASE)
+_FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?\Z")
 _LONGEST = 512
+
+
+def progress(values: list[str]) -> str:
+    """A short mark of a frame's plain values: it changes when the frame's work goes on, and tells nothing else.
+
+    Only numbers, text and containers of them count; an object that is made anew each turn of a waiting loop
+    says nothing about progress.
+    """
+    from zlib import crc32
+
+    plain = [text for text in values if text and " at 0x" not in text and not _FLOAT.match(text)]
+    return f"{crc32(chr(0).join(plain).encode()):08x}" if plain else ""
 
 
 def keep(function: str, file: str, name: str, text: str) -> str | None:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
-
-from breakranks.observe import calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,31 +17,46 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _WHOLE = 65536  # no file that is read here is as long
 
 
-class ThreadState(NamedTuple):
-    tid: int
-    name: str
-    state: str
-    ran: int
-    switches: int
-    idle: float | None
-    call: Call | None
-    wchan: str
+# Plain classes: this is imported before the first look at a rank, and typing alone takes as long as a rank.
+class ThreadState:
+    __slots__ = ("call", "idle", "name", "ran", "state", "switches", "tid", "wchan")
+
+    def __init__(self, tid: int, name: str, state: str, ran: int, switches: int) -> None:
+        self.tid = tid
+        self.name = name
+        self.state = state
+        self.ran = ran
+        self.switches = switches
+        self.idle: float | None = None
+        self.call: Call | None = None
+        self.wchan = ""
 
 
-class ProcessState(NamedTuple):
+class ProcessState:
     """``threads`` has the main thread first. ``state`` ``X``: the process is gone."""
 
-    state: str
-    cpu: float
-    read_bytes: int
-    write_bytes: int
-    tracer: int
-    threads: tuple[ThreadState, ...]
+    __slots__ = ("cpu", "read_bytes", "state", "threads", "tracer", "write_bytes")
+
+    def __init__(
+        self,
+        state: str,
+        cpu: float = 0.0,
+        read_bytes: int = 0,
+        write_bytes: int = 0,
+        tracer: int = 0,
+        threads: tuple[ThreadState, ...] = (),
+    ) -> None:
+        self.state = state
+        self.cpu = cpu
+        self.read_bytes = read_bytes
+        self.write_bytes = write_bytes
+        self.tracer = tracer
+        self.threads = threads
 
 
 # States in which a process cannot answer: stopped, traced, uninterruptible.
 STILL = frozenset("TtD")
-GONE = ProcessState("X", 0.0, 0, 0, 0, ())
+GONE = ProcessState("X")
 
 
 class Clock:
@@ -109,14 +121,13 @@ def look(pid: int, clock: Clock | None = None) -> ProcessState:
     if stat is None:
         return GONE
     read_bytes, write_bytes = _io(pid)
-    names = calls.table_for()
     threads = []
     try:
         tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: (tid != pid, tid))
     except OSError:
         tids = []
     for tid in tids:
-        one = _thread(pid, tid, clock, names)
+        one = _thread(pid, tid, clock)
         if one is not None:
             threads.append(one)
     # utime, stime: fields 14 and 15 of stat.
@@ -124,22 +135,22 @@ def look(pid: int, clock: Clock | None = None) -> ProcessState:
     return ProcessState(stat[0], cpu, read_bytes, write_bytes, tracer_of(pid), tuple(threads))
 
 
-def _thread(pid: int, tid: int, clock: Clock | None, names: dict[int, str]) -> ThreadState | None:
+def _thread(pid: int, tid: int, clock: Clock | None) -> ThreadState | None:
     folder = f"/proc/{pid}/task/{tid}"
     raw = _read(f"{folder}/stat")
     if not raw:
         return None
     name = raw[raw.find("(") + 1 : raw.rfind(")")]
     stat = raw[raw.rfind(")") + 2 :].split()
-    ran, switches = run_time(pid, tid)
-    idle = call = None
-    wchan = ""
+    thread = ThreadState(tid, name, stat[0], *run_time(pid, tid))
     if clock is not None:
+        from breakranks.observe import calls
+
         cpu = int(stat[36]) if len(stat) > 36 else 0
-        idle = clock.idle(pid, tid, cpu) if stat[0] != "R" else 0.0
-        wchan = _read(f"{folder}/wchan").strip("\0\n0")
-        call = calls.read(pid, tid, names, idle, wchan)
-    return ThreadState(tid, name, stat[0], ran, switches, idle, call, wchan)
+        thread.idle = clock.idle(pid, tid, cpu) if stat[0] != "R" else 0.0
+        thread.wchan = _read(f"{folder}/wchan").strip("\0\n0")
+        thread.call = calls.read(pid, tid, calls.table_for(), thread.idle, thread.wchan)
+    return thread
 
 
 def run_time(pid: int, tid: int) -> tuple[int, int]:
@@ -160,14 +171,18 @@ def tracer_of(pid: int) -> int:
 
 def process_state(pid: int) -> str:
     """The one-letter state, ``X`` when gone."""
-    stat = _stat(f"/proc/{pid}/stat")
-    return stat[0] if stat else "X"
+    return state_and_start(pid)[0]
 
 
 def start_ticks(pid: int) -> int:
     """When the process started, in ticks since boot: with the pid, its identity. 0 when gone."""
+    return state_and_start(pid)[1]
+
+
+def state_and_start(pid: int) -> tuple[str, int]:
+    """Both at once: of one and the same process."""
     stat = _stat(f"/proc/{pid}/stat")
-    return int(stat[19]) if stat else 0
+    return (stat[0], int(stat[19])) if stat else ("X", 0)
 
 
 def _io(pid: int) -> tuple[int, int]:

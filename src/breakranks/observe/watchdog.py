@@ -9,10 +9,15 @@ sends SIGCONT to those that are stopped now and were not before.
 from __future__ import annotations
 
 import os
-import signal
 import time
 
-from breakranks.observe.state import process_state, start_ticks, tracer_of
+from breakranks.observe.state import process_state, start_ticks, state_and_start, tracer_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # what signal is made of: the same, without making an enum of every constant
 
 _GRACE = 10.0
 _CLEAN = b"clean\n"
@@ -37,10 +42,11 @@ class Watchdog:
 
     def guard(self, pid: int) -> None:
         """Remember a process that is about to be looked at. A process that is stopped already stays so."""
-        if pid in self._known or process_state(pid) in "TtZX":
-            return
-        self._known.add(pid)
-        os.write(self._pipe, f"{pid} {start_ticks(pid)}\n".encode())
+        if pid not in self._known:
+            state, started = state_and_start(pid)
+            if state not in "TtZX":
+                self._known.add(pid)
+                os.write(self._pipe, f"{pid} {started}\n".encode())
 
     def close(self, clean: bool = True) -> None:
         """``clean``: every look ended by itself, so a process that is stopped now was stopped by others."""

@@ -15,6 +15,7 @@ from breakranks.rankset import RankSet
 from breakranks.snapshot.code import is_own
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
+    Frame,
     Host,
     Problem,
     Process,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from breakranks.observe.native import NativeStacks
     from breakranks.reach.head_start import HeadStart
 
+_WEAR_OFF = 5
 _NO_STACK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -71,7 +73,7 @@ class Session:
         self._head_start = head_start
         self._details = details
         self._ranks = [one for one in found.ranks if ranks is None or one.rank in ranks]
-        self._table: Table | None = head_start.table if head_start else None
+        self._table: Table | None = head_start.table() if head_start else None
         self._clock = state.Clock() if details else None
         self._seen: dict[int, list[_Seen]] = {}
         self._ran: dict[int, tuple[float, dict[int, int]]] = {}
@@ -97,7 +99,7 @@ class Session:
         """One more sample of every process. State first, since taking a stack wakes the process."""
         assert self._dog is not None, "use it as a context manager"
         self._table = read_table() if self._details else self._table
-        pids = [one.pid for one in self._ranks]
+        pids = [one.pid for one in self._ranks] or self._launcher()
         readable = set(pids)
         if self._details:
             assert self._table is not None
@@ -106,12 +108,12 @@ class Session:
                 if parent_is_rank and self._has_stack(entry):
                     readable.add(entry.pid)
         early, self._head_start = self._head_start, None
+        python = dict(early.stacks()) if early else {}
         now = early.time if early else time.time()
         known = early.states if early else {}
         states = {pid: known.get(pid) or state.look(pid, self._clock) for pid in pids}
         quiet = {pid: self._quiet(pid, states[pid], now) for pid in pids}
         ask = [pid for pid in pids if pid in readable and states[pid].state not in "ZX"]
-        python = early.stacks() if early else {}
         others = [pid for pid in ask if pid not in python]
         for pid in others:
             self._dog.guard(pid)
@@ -124,7 +126,12 @@ class Session:
             self._seen.setdefault(pid, []).append(_Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid]))
         self._times.append(now)
         if self._details:
-            self._ran = {pid: _run_times(pid, states[pid]) for pid in pids}
+            self._ran = _settled_run_times({pid: states[pid] for pid in pids})
+
+    def _launcher(self) -> list[int]:
+        """The launcher, when it has started no rank: then what it waits for is the answer."""
+        pid = self._found.job.launcher_pid
+        return [pid] if pid and not self._found.ranks else []
 
     def _sweep_native(
         self, pids: list[int], states: dict[int, state.ProcessState], python: dict[int, stacks.PythonStacks]
@@ -192,8 +199,11 @@ class Session:
             missing=self._found.missing,
             interval=times[-1] - times[0] if times else 0.0,
             native=self._native,
-            launcher=None if launcher is None else self._plain(launcher),
+            launcher=None if launcher is None else self._of_launcher(launcher, table, keep),
         )
+
+    def _of_launcher(self, entry: Entry, table: StackTable, keep: int | None) -> Process:
+        return self._plain(entry) if self._found.ranks else self._process(entry.pid, table, keep, set())
 
     def _host(self) -> Host:
         kills: tuple[str, ...] = ()
@@ -333,9 +343,10 @@ def _sample(seen: _Seen, table: StackTable) -> Sample:
     )
 
 
-def _agree(python: tuple[object, ...], merged: tuple[object, ...]) -> bool:
-    """Whether a native stack, taken a moment later, still shows the same Python stack."""
-    return tuple(frame for frame in merged if not frame.native) == python  # type: ignore[attr-defined]
+def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:
+    """Whether a native stack, taken a moment later, is still of the same calls; lines may have moved on."""
+    later = [(frame.function, frame.file) for frame in merged if not frame.native]
+    return [(frame.function, frame.file) for frame in python] == later
 
 
 def _problems(seen: list[_Seen]) -> Iterator[Problem]:
@@ -348,6 +359,23 @@ def _problems(seen: list[_Seen]) -> Iterator[Problem]:
     for one in seen:
         if one.native is not None and one.native.problem is not None:
             yield one.native.problem
+
+
+def _settled_run_times(states: dict[int, state.ProcessState]) -> dict[int, tuple[float, dict[int, int]]]:
+    """How long each thread has run, once our own look has worn off.
+
+    A thread that was stopped must run for a moment to go back to its wait, and on a busy machine that moment
+    comes late. So read twice, a little apart, until no main thread changes or enough has been waited.
+    """
+    found = {pid: _run_times(pid, known) for pid, known in states.items()}
+    for _ in range(_WEAR_OFF):
+        time.sleep(0.02)
+        again = {pid: _run_times(pid, known) for pid, known in states.items()}
+        same = all(again[pid][1].get(pid) == found[pid][1].get(pid) for pid in found)
+        found = again
+        if same:
+            break
+    return found
 
 
 def _run_times(pid: int, known: state.ProcessState) -> tuple[float, dict[int, int]]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from breakranks.rankset import RankSet
 
 FORMAT_VERSION = 1
+PROGRESS = "#"
 
 
 class Frame(Struct, frozen=True, array_like=True, gc=False):
@@ -48,7 +49,8 @@ class Thread(Struct, frozen=True, array_like=True):
     ``ran`` is nanoseconds that it ran, or was ready to, ``switches`` how often it got a CPU, ``idle`` the
     seconds since it last ran, read before anything of ours touched it. ``hints`` are local variables that
     are known to be harmless and useful (the ``src`` of a ``recv``, the folder of a build lock), keyed
-    ``function.name``.
+    ``function.name``; under ``function.#`` stands a mark of all plain values of a frame of the user's, which
+    changes when they do.
     """
 
     tid: int
@@ -267,6 +269,7 @@ def family(process: Process) -> Iterator[Process]:
 
 __all__ = [
     "FORMAT_VERSION",
+    "PROGRESS",
     "Call",
     "FileLock",
     "Frame",

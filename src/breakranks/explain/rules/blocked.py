@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from breakranks.explain import words
 from breakranks.explain.case import Case
-from breakranks.explain.look import Look
-from breakranks.explain.model import CERTAIN, LIKELY
-from breakranks.explain.rules.reason import PATIENCE, SLOW, Reason
+from breakranks.explain.look import Look, look
+from breakranks.explain.model import CERTAIN, GUESS, LIKELY
+from breakranks.explain.rules.reason import MOVING, PATIENCE, SLOW, Reason
 from breakranks.snapshot.model import Process, Socket, family
+
+_NOISE = 4096
 
 
 def reason(case: Case, one: Look) -> Reason | None:
@@ -20,7 +22,27 @@ def reason(case: Case, one: Look) -> Reason | None:
     }.get(one.activity.word)
     if one.activity.word not in ("subprocess", "compile", "socket") and one.state == "D":
         rule = _io
-    return rule(one) if rule is not None else None
+    return rule(case, one) if rule is not None else None
+
+
+def bytes_moved(process: Process) -> int:
+    """Bytes that a process read and wrote between the first look and the last."""
+    first, last = (process.samples[0], process.samples[-1]) if process.samples else (None, None)
+    if first is None or last is None:
+        return 0
+    return last.read_bytes - first.read_bytes + last.write_bytes - first.write_bytes
+
+
+def works(process: Process) -> bool:
+    """Whether a process or anything below it did something: used a CPU, moved bytes, or was born just now."""
+    for one in family(process):
+        samples = one.samples
+        if len(samples) < 2:
+            if one.pid != process.pid and one.state not in "TtZX":
+                return True
+        elif samples[-1].cpu - samples[0].cpu > 0.05 or bytes_moved(one) > _NOISE:
+            return True
+    return False
 
 
 def _children(one: Look) -> list[Process]:
@@ -29,9 +51,9 @@ def _children(one: Look) -> list[Process]:
     ]
 
 
-def _subprocess(one: Look) -> Reason:
+def _subprocess(case: Case, one: Look) -> Reason:
     if "C++ extension" in one.activity.context:
-        return _compile(one)
+        return _compile(case, one)
     children = _children(one)
     if not children:
         return Reason(
@@ -43,7 +65,7 @@ def _subprocess(one: Look) -> Reason:
         )  # fmt: skip
     child = children[-1]
     state = {"T": "stopped", "Z": "dead", "D": "in an uninterruptible wait"}.get(child.state, "")
-    moving = child.cpu_percent > 20
+    moving = any(works(process) for process in children)
     command = words.command(child.command or (child.name,))
     return Reason(
         "subprocess-wait",
@@ -53,16 +75,25 @@ def _subprocess(one: Look) -> Reason:
             f"subprocess {child.pid}: {command}",
             f"state {child.state}, {child.cpu_percent:.0f} % CPU"
             + (f", waits in {child.wchan}" if child.wchan else ""),
+            *_its_stack(case, child),
         ),
         (f"kill {child.pid}  # if it is not wanted any more",),
         LIKELY if moving else CERTAIN,
-        SLOW if moving else PATIENCE,
+        MOVING if moving else PATIENCE,
         one.where,
-        "its stack and its child show it",
+        "its stack and its child show it" + (", and the child works" if moving else ""),
     )
 
 
-def _compile(one: Look) -> Reason:
+def _its_stack(case: Case, child: Process) -> tuple[str, ...]:
+    """Where the subprocess itself is, if it is Python."""
+    if not child.python or not child.samples:
+        return ()
+    its = look(case.snapshot, case.reader, child)
+    return (f"it is {its.activity.phrase}, in {words.place(its.where)}",) if its.where is not None else ()
+
+
+def _compile(case: Case, one: Look) -> Reason:
     children = _children(one)
     child = max(children, key=lambda p: p.cpu_percent, default=None)
     what = f", process {child.pid} ({words.command(child.command or (child.name,), 60)})" if child is not None else ""
@@ -78,7 +109,7 @@ def _compile(one: Look) -> Reason:
     )
 
 
-def _socket(one: Look) -> Reason | None:
+def _socket(case: Case, one: Look) -> Reason | None:
     call = one.activity.call
     fd = call.fd if call is not None else -1
     found = next((s for s in one.process.sockets if s.fd == fd), None)
@@ -88,9 +119,10 @@ def _socket(one: Look) -> Reason | None:
             f"waits for somebody to connect to {found.local}, in {words.place(one.where)}",
             (f"listening on {found.local}, blocked in {call.name if call is not None else 'the kernel'}",),
             ("look for the client that should come",),
-            LIKELY, PATIENCE, one.where, "the socket it listens on is known", alone=False,
+            GUESS, SLOW, one.where, "if it is a server, this is how it should be", alone=False,
         )  # fmt: skip
     peer = _peer(found, one)
+    moving = one.wakes or bytes_moved(one.process) > _NOISE
     queues = (
         (f"{found.protocol} {found.local} to {found.peer}, {found.status}, "
          f"{found.send_queue} bytes unsent, {found.receive_queue} unread",)
@@ -100,10 +132,14 @@ def _socket(one: Look) -> Reason | None:
     return Reason(
         "socket-wait",
         f"waits for an answer from {peer}, in {words.place(one.where)}",
-        (*queues, f"blocked in {call.name}" if call is not None else "its stack is in network code"),
+        (
+            *queues,
+            f"blocked in {call.name}" if call is not None else "its stack is in network code",
+            *(("it is woken again and again: data comes in, slowly",) if moving else ()),
+        ),
         (f"breakranks stacks pid:{one.process.pid} --native",),
-        CERTAIN if found is not None and found.peer else LIKELY,
-        PATIENCE,
+        CERTAIN if found is not None and found.peer and not moving else LIKELY,
+        MOVING if moving else PATIENCE,
         one.where,
         "the socket it reads is known" if found is not None else "its stack shows the wait",
     )
@@ -117,11 +153,11 @@ def _peer(found: Socket | None, one: Look) -> str:
     return found.peer
 
 
-def _io(one: Look) -> Reason | None:
+def _io(case: Case, one: Look) -> Reason | None:
     activity = one.activity
     call = activity.call
     samples = one.process.samples
-    moved = samples[-1].read_bytes - samples[0].read_bytes + samples[-1].write_bytes - samples[0].write_bytes
+    moved = bytes_moved(one.process)
     if one.state != "D" and not activity.about and activity.word != "io":
         return None
     what = activity.about or "a file"
@@ -130,7 +166,7 @@ def _io(one: Look) -> Reason | None:
         verb = "opening"
     span = samples[-1].time - samples[0].time
     state = "uninterruptible wait, state D" if one.state == "D" else f"state {one.state}"
-    steady = moved > 65536 and one.moved
+    steady = moved > _NOISE or one.wakes
     return Reason(
         "blocked-io",
         f"is {verb} {what} ({state}), in {words.place(one.where)}",
@@ -141,7 +177,7 @@ def _io(one: Look) -> Reason | None:
         ),
         (f"ls -l /proc/{one.process.pid}/fd",),
         LIKELY if steady else CERTAIN,
-        SLOW if steady else PATIENCE,
+        MOVING if steady else PATIENCE,
         one.where,
         "its system call names the file",
     )  # fmt: skip

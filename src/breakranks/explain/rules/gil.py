@@ -10,6 +10,8 @@ from breakranks.explain.rules.reason import PATIENCE, Reason
 from breakranks.snapshot.code import innermost_own
 from breakranks.snapshot.model import Thread
 
+# Calls whose file is the better answer than the lock that is held meanwhile.
+FILE_CALLS = frozenset({"read", "write", "pread64", "pwrite64", "readv", "writev", "fsync", "fdatasync", "recvfrom"})
 _OWN_CODE = ("libpython", "/python", "libc.so", "libpthread", "ld-linux", "linux-vdso")
 
 
@@ -20,6 +22,8 @@ def reason(case: Case, one: Look) -> Reason | None:
     tail = next((a.tail for t, a in one.threads if t.tid == holder.tid), ())
     foreign = [frame for frame in tail if not any(part in frame.file for part in _OWN_CODE)]
     blocked = holder.state in "SD" and holder.call is not None
+    if blocked and holder.call is not None and (holder.call.path or holder.call.name in FILE_CALLS):
+        return None  # the file that it waits for says more: see blocked-io
     busy = one.busy >= BUSY and bool(foreign)
     if not (blocked or busy):
         return None

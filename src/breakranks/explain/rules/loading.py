@@ -7,7 +7,8 @@ from breakranks.explain.case import Case
 from breakranks.explain.look import Look, look
 from breakranks.explain.model import CERTAIN, LIKELY
 from breakranks.explain.rules import stopped
-from breakranks.explain.rules.reason import AT_ONCE, PATIENCE, SLOW, Reason
+from breakranks.explain.rules.blocked import works
+from breakranks.explain.rules.reason import AT_ONCE, MOVING, PATIENCE, Reason
 from breakranks.snapshot.model import Process, family
 
 _POOLS = ("multiprocessing.Pool", "ProcessPoolExecutor", "joblib")
@@ -71,12 +72,13 @@ def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason |
     if not working:
         return None
     child, its = max(working, key=lambda pair: pair[1].stands)
-    moving = its.moved or its.busy > 0.5
+    moving = its.moved or its.busy > 0.5 or works(child)
     evidence = [
         f"helper {child.pid} is {its.activity.phrase}, in {words.place(its.where)}"
         + (f", for {words.duration(its.stands)}" if its.stands >= 1 else ""),
     ]
-    if its.activity.word == "thread-wait" and sum(1 for t, _ in its.threads if t.python) == 1:
+    alone = sum(1 for t, _ in its.threads if t.python) == 1
+    if its.activity.word == "thread-wait" and alone and "--multiprocessing-fork" not in child.command:
         evidence.append(
             "it waits for a lock and has no other thread: a thread of its parent held the lock when it was forked"
         )
@@ -89,7 +91,7 @@ def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason |
         tuple(evidence),
         (f"breakranks stacks pid:{child.pid} --native",),
         LIKELY if moving or one.activity.word == "helper-wait" else CERTAIN,
-        SLOW if moving else PATIENCE,
+        MOVING if moving else PATIENCE,
         its.where or one.where,
         "the helper's own stack shows it",
     )

@@ -9,8 +9,11 @@ from breakranks.explain import words
 from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
-from breakranks.explain.rules.reason import AT_ONCE, MOMENT, PATIENCE, SLOW, Reason
+from breakranks.explain.rules.reason import AT_ONCE, MOMENT, MOVING, PATIENCE, SLOW, Reason
 from breakranks.rankset import RankSet, ranks_text
+
+# A sleep longer than this is no pause between two steps.
+LONG_SLEEP = 20.0
 
 
 class Proposal(NamedTuple):
@@ -20,6 +23,8 @@ class Proposal(NamedTuple):
     needs: float
     culprits: RankSet
     victims: RankSet
+    samples: int = 2
+    known_end: bool = False
 
 
 def waiting_place(nodes: list[Node]) -> str:
@@ -76,7 +81,7 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
         kind = "rendezvous-incomplete" if never else "rank-exited"
         many = len(ranks) > 1
         if never:
-            text = f"{ranks_text(ranks)} never came: no process of {'theirs' if many else 'its'} is on this host"
+            text = f"{ranks_text(ranks)} never came: no process here has that rank in this job"
         elif missing.reason == "exited":
             text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, and the launcher is still here"
         else:
@@ -91,7 +96,10 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             (*((missing.detail,) if missing.detail else ()), *victims_evidence(case, waiting)),
             ("look at the end of its log: breakranks cannot see a process that has ended",)
             if not never
-            else (f"start {ranks_text(ranks)}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",),
+            else (
+                f"start {ranks_text(ranks)}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",
+                "breakranks ps  # one that was started with another port or world size is a job of its own there",
+            ),
             because="the launcher lives and the process does not"
             if missing.reason == "exited"
             else "WORLD_SIZE counts it",
@@ -137,7 +145,8 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
         because=_because(one),
         victims_where=place,
     )
-    return Proposal(finding, _needs(one), ranks, victims)
+    nap = one.activity.word == "sleep" and one.left is not None and one.left <= LONG_SLEEP
+    return Proposal(finding, _needs(one), ranks, victims, known_end=nap and not one.sleeps_again)
 
 
 def _doing(one: Look) -> str:
@@ -150,17 +159,19 @@ def _doing(one: Look) -> str:
 
 
 def _needs(one: Look) -> float:
-    """A long sleep is a hang at once; a short one is watched to its end."""
+    """A long sleep is a hang at once. A short one must be seen to end, and to begin again in the same place."""
     if one.activity.word == "sleep" and one.left is not None:
-        return AT_ONCE if one.left > SLOW else max(PATIENCE, one.left + 1.5)
-    return SLOW if one.moved or one.busy >= BUSY else PATIENCE
+        if one.left > LONG_SLEEP:
+            return AT_ONCE
+        return PATIENCE if one.sleeps_again else one.stands + one.left + 0.5
+    return MOVING if one.moved or one.busy >= BUSY else PATIENCE
 
 
 def _confidence(one: Look) -> str:
     if one.activity.word == "unknown":
         return GUESS
-    if one.activity.word == "sleep" and one.left is not None and one.left > SLOW:
-        return CERTAIN
+    if one.activity.word == "sleep" and one.left is not None:
+        return CERTAIN if one.left > LONG_SLEEP else LIKELY
     return CERTAIN if one.still and not one.moved else LIKELY
 
 
@@ -220,7 +231,7 @@ def with_reason(case: Case, ranks: RankSet, reason: Reason, waiting: list[Node])
         because=reason.because,
         victims_where=waiting_place(waiting) if victims else "",
     )
-    return Proposal(finding, reason.needs, ranks, victims)
+    return Proposal(finding, reason.needs, ranks, victims, reason.samples)
 
 
 def deadlock(case: Case, waiting: list[Node]) -> Proposal | None:
@@ -348,8 +359,8 @@ def _mismatch(case: Case, waiting: list[Node]) -> Proposal:
         "rendezvous-incomplete" if joining else "collective-mismatch",
         str(culprits),
         str(victims),
-        CERTAIN if len({n.op for n in nodes}) > 1 and not tie else LIKELY,
-        f"the ranks are in different {'places of the rendezvous' if joining else 'collectives'}: {sides}",
+        LIKELY,
+        f"the ranks {_apart(nodes)}: {sides}",
         words.where(node.where),
         (*victims_evidence(case, waiting), "which side is wrong the code decides: fewer ranks are not proof"),
         (f"breakranks stacks --rank {culprits}",),
@@ -357,6 +368,13 @@ def _mismatch(case: Case, waiting: list[Node]) -> Proposal:
         victims_where=waiting_place([largest]),
     )
     return Proposal(finding, PATIENCE, culprits, victims)
+
+
+def _apart(nodes: list[Node]) -> str:
+    reasons = {node.reason for node in nodes}
+    if reasons == {"rendezvous"}:
+        return "are at different places of the rendezvous"
+    return "are in different collectives" if reasons == {"collective"} else "wait in different places"
 
 
 def _elsewhere(case: Case, waiting: list[Node], everyone: RankSet) -> Proposal:

@@ -13,6 +13,8 @@ AT_ONCE = 0.0
 MOMENT = 0.4
 PATIENCE = 5.0
 SLOW = 10.0
+# For work that visibly goes on (bytes come, a loop counts): only a wait this long is worth a word.
+MOVING = 30.0
 
 
 class Reason(NamedTuple):
@@ -32,3 +34,5 @@ class Reason(NamedTuple):
     because: str = ""
     # Whether it counts when nobody waits: an idle server is in order, unless the others wait for it.
     alone: bool = True
+    # How many looks it takes: a loop is told from work by the lines at which it is seen.
+    samples: int = 2

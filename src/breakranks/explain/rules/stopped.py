@@ -37,7 +37,7 @@ def reason(case: Case, one: Look) -> Reason | None:
             "rank-exited",
             "has ended" + (" and its launcher has not noticed (zombie)" if one.state == "Z" else ""),
             (f"process {pid} is {'a zombie' if one.state == 'Z' else 'gone'}", *oom_evidence(case, pid)),
-            (),
+            ("look at the end of its log; whether the kernel killed it: dmesg | grep -i 'killed process'",),
             CERTAIN,
             AT_ONCE,
             None,

@@ -6,12 +6,13 @@ from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import GUESS, LIKELY
-from breakranks.explain.rules.reason import SLOW, Reason
-from breakranks.snapshot.code import is_own
-from breakranks.snapshot.model import Frame, Thread
+from breakranks.explain.rules.reason import MOVING, SLOW, Reason
+from breakranks.snapshot.code import is_own, native_tail
+from breakranks.snapshot.model import PROGRESS, Frame, Thread
 
 # The body of a loop that only waits is short: `while not ready(): pass`.
 _SHORT_BODY = 2
+_LOOKS = 6
 
 
 def reason(case: Case, one: Look) -> Reason | None:
@@ -22,10 +23,10 @@ def reason(case: Case, one: Look) -> Reason | None:
     share = f"{min(one.busy, 1) * 100:.0f} % of a CPU"
     loop, lines, callees = _loop(stacks)
     short = len(lines) <= _SHORT_BODY and callees <= 1
-    if loop is not None and short and not _computes(one, stacks) and not _counts(threads):
+    if loop is not None and short and not _computes(case, threads, stacks) and not _counts(threads, loop):
         return Reason(
             "busy-loop",
-            f"runs in a loop that does not end, in {words.place(loop)}",
+            f"runs in a loop without getting on, in {words.place(loop)}",
             (
                 f"it uses {share} and never leaves {loop.function}",
                 f"seen {len(stacks)} times, always at line {' or '.join(map(str, sorted(lines)))}",
@@ -35,6 +36,7 @@ def reason(case: Case, one: Look) -> Reason | None:
             SLOW,
             loop,
             "it was in the same short loop each time we looked, using a whole CPU",
+            samples=_LOOKS,
         )
     context = f", {one.activity.context}" if one.activity.context else ""
     return Reason(
@@ -43,9 +45,10 @@ def reason(case: Case, one: Look) -> Reason | None:
         (f"it uses {share}, at {len({s[-1] for s in stacks})} different lines in {len(stacks)} looks",),
         (f"breakranks top --rank {case.by_pid.get(one.process.pid, 0)}",),
         LIKELY if one.moved or len(lines) > 1 else GUESS,
-        SLOW,
+        MOVING,
         loop or one.where,
         "it works; whether it will end cannot be seen",
+        samples=_LOOKS,
     )
 
 
@@ -67,12 +70,22 @@ def _loop(stacks: list[tuple[Frame, ...]]) -> tuple[Frame | None, set[int], int]
     return owns[-1][depth - 1], lines, len(callees)
 
 
-def _computes(one: Look, stacks: list[tuple[Frame, ...]]) -> bool:
-    """Whether it was seen in a library: numpy and torch compute, the interpreter only loops."""
-    in_c = any("python" not in words.base(frame.file) and "libc.so" not in frame.file for frame in one.activity.tail)
-    return in_c or any(not is_own(stack[-1].file) for stack in stacks)
+def _computes(case: Case, threads: list[Thread], stacks: list[tuple[Frame, ...]]) -> bool:
+    """Whether it was seen in a library: numpy and torch compute, the interpreter only loops. Where no C frames
+    could be read, that cannot be excluded."""
+    if any(not is_own(stack[-1].file) for stack in stacks):
+        return True
+    merged = [case.snapshot.stack(thread.native) for thread in threads if thread.native]
+    if not merged:
+        return True
+    return any(
+        "python" not in words.base(frame.file) and "libc.so" not in frame.file
+        for frames in merged
+        for frame in native_tail(frames)
+    )
 
 
-def _counts(threads: list[Thread]) -> bool:
-    """Whether a loop counter of its frames moves."""
-    return len({tuple(sorted(thread.hints.items())) for thread in threads}) > 1
+def _counts(threads: list[Thread], loop: Frame) -> bool:
+    """Whether the plain values of the loop's function change: it counts, or collects."""
+    key = f"{loop.function}.{PROGRESS}"
+    return len({thread.hints.get(key, "") for thread in threads}) > 1
