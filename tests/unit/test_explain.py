@@ -336,7 +336,8 @@ def busy(world: World, functions: list[str], seconds: float) -> Diagnosis:
     for index, function in enumerate(functions):
         frames = [own("main", 5), own("wait_for_batch", 16)] if "poll" in functions else [own("main", 5)]
         frames += [own(function, 10)] if function else []
-        thread = world.thread(*frames, call=None, state="R", idle=0.0)
+        marks = {f"{name}.#": "00000000" for name, _, _ in frames}
+        thread = world.thread(*frames, call=None, state="R", idle=0.0, hints=marks)
         # The interpreter's own loop alone: the merged stack has no C frame below the Python ones.
         thread = msgspec.structs.replace(thread, native=thread.stack)
         threads.append(msgspec.structs.replace(thread, ran=int(index * 1e9 * world.span / (len(functions) - 1))))

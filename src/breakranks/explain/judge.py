@@ -8,7 +8,7 @@ from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
 from breakranks.explain.rules import peers, reason_for, starting
 from breakranks.explain.rules.peers import Proposal
-from breakranks.explain.rules.reason import SLOW, Reason
+from breakranks.explain.rules.reason import MOVING, SLOW, Reason
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Snapshot
 
@@ -16,6 +16,7 @@ from breakranks.snapshot.model import Snapshot
 _ONLY_WITH_VICTIMS = frozenset({"straggler", "busy-loop", "compile-wait"})
 _WORKING = frozenset({"straggler", "busy-loop"})
 _MANY_WORK = 120.0
+_AFTER_MOVE = 8.0
 # Without victims these count only after a longer look: a healthy job does them too.
 _WEAK_ALONE = frozenset(
     {"socket-wait", "blocked-io", "subprocess-wait", "data-loading", "lock-held", "thread-deadlock"}
@@ -33,7 +34,7 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     begun = starting.proposal(case)
     if begun is not None:
         return _starting(*begun, classes)
-    proposals = _propose(case)
+    proposals = [_in_motion(case, one) for one in _propose(case)]
     looks = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)
     held = [one for one in proposals if _standing(case, one) >= one.needs and looks >= one.samples]
     if held:
@@ -52,6 +53,15 @@ def _starting(one: Proposal, stood: float, classes: tuple[Class, ...]) -> Diagno
     if stood >= one.needs:
         return Diagnosis(one.finding, (one.finding,), classes)
     return Diagnosis(None, (), classes, False, one.needs - stood, one.finding.summary)
+
+
+def _in_motion(case: Case, one: Proposal) -> Proposal:
+    """If a rank that waits was seen to come there just now, the job moved a moment ago: what a healthy job
+    does too must then have stood for longer, and one that naps between two steps much longer."""
+    if 1.0 < one.needs < MOVING and any(case.looks[rank].moves for rank in one.victims if rank in case.looks):
+        naps = any(case.looks[rank].activity.word == "sleep" for rank in one.culprits if rank in case.looks)
+        return one._replace(needs=MOVING if naps else max(one.needs, _AFTER_MOVE))
+    return one
 
 
 def _propose(case: Case) -> list[Proposal]:

@@ -45,7 +45,7 @@ def progress(values: list[str]) -> str:
     from zlib import crc32
 
     plain = [text for text in values if text and " at 0x" not in text and not _FLOAT.match(text)]
-    return f"{crc32(chr(0).join(plain).encode()):08x}" if plain else ""
+    return f"{crc32(chr(0).join(plain).encode()):08x}"
 
 
 def keep(function: str, file: str, name: str, text: str) -> str | None:

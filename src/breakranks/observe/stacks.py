@@ -82,16 +82,14 @@ def parse(text: bytes) -> tuple[PythonThread, ...]:
             file = frame["filename"]
             frames.append(Frame(function, file, frame["line"]))
             variables = frame.get("locals") or ()
-            if variables:
+            if frame.get("locals") is not None:
                 from breakranks.observe import hints
             for local in variables:
                 value = hints.keep(function, file, local["name"], local.get("repr") or "")
                 if value is not None:
                     kept[f"{function}.{local['name']}"] = value
-            if variables and is_own(file):
-                mark = hints.progress([local.get("repr") or "" for local in variables])
-                if mark:
-                    kept[f"{function}.{PROGRESS}"] = mark
+            if frame.get("locals") is not None and is_own(file):
+                kept[f"{function}.{PROGRESS}"] = hints.progress([local.get("repr") or "" for local in variables])
         threads.append(
             PythonThread(
                 thread.get("os_thread_id") or 0,

@@ -7,9 +7,10 @@ from breakranks.explain.case import Case
 from breakranks.explain.look import Look, look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY
 from breakranks.explain.rules.reason import MOVING, PATIENCE, SLOW, Reason
-from breakranks.snapshot.model import Process, Socket, family
+from breakranks.snapshot.model import Process, Sample, Socket, family
 
 _NOISE = 4096
+_RECENT = 2.0
 
 
 def reason(case: Case, one: Look) -> Reason | None:
@@ -25,22 +26,33 @@ def reason(case: Case, one: Look) -> Reason | None:
     return rule(case, one) if rule is not None else None
 
 
+def recently(process: Process) -> tuple[Sample, Sample] | None:
+    """The newest sample, and the newest that is two seconds older (or the first): what happened before a job got
+    stuck says nothing about whether it moves now."""
+    if len(process.samples) < 2:
+        return None
+    last = process.samples[-1]
+    older = [sample for sample in process.samples[:-1] if last.time - sample.time >= _RECENT]
+    return (older[-1] if older else process.samples[0]), last
+
+
 def bytes_moved(process: Process) -> int:
-    """Bytes that a process read and wrote between the first look and the last."""
-    first, last = (process.samples[0], process.samples[-1]) if process.samples else (None, None)
-    if first is None or last is None:
+    """Bytes that a process read and wrote lately."""
+    pair = recently(process)
+    if pair is None:
         return 0
+    first, last = pair
     return last.read_bytes - first.read_bytes + last.write_bytes - first.write_bytes
 
 
 def works(process: Process) -> bool:
-    """Whether a process or anything below it did something: used a CPU, moved bytes, or was born just now."""
+    """Whether a process or anything below it did something lately: used a CPU, moved bytes, or was born."""
     for one in family(process):
-        samples = one.samples
-        if len(samples) < 2:
+        pair = recently(one)
+        if pair is None:
             if one.pid != process.pid and one.state not in "TtZX":
                 return True
-        elif samples[-1].cpu - samples[0].cpu > 0.05 or bytes_moved(one) > _NOISE:
+        elif pair[1].cpu - pair[0].cpu > 0.05 or bytes_moved(one) > _NOISE:
             return True
     return False
 

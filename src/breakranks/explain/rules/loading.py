@@ -8,7 +8,7 @@ from breakranks.explain.look import Look, look
 from breakranks.explain.model import CERTAIN, LIKELY
 from breakranks.explain.rules import stopped
 from breakranks.explain.rules.blocked import works
-from breakranks.explain.rules.reason import AT_ONCE, MOVING, PATIENCE, Reason
+from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENCE, Reason
 from breakranks.snapshot.model import Process, family
 
 _POOLS = ("multiprocessing.Pool", "ProcessPoolExecutor", "joblib")
@@ -72,7 +72,8 @@ def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason |
     if not working:
         return None
     child, its = max(working, key=lambda pair: pair[1].stands)
-    moving = its.moved or its.busy > 0.5 or works(child)
+    naps = its.activity.word == "sleep" and its.left is not None and its.left <= LONG_SLEEP
+    moving = its.moved or its.busy > 0.5 or naps or works(child)
     evidence = [
         f"helper {child.pid} is {its.activity.phrase}, in {words.place(its.where)}"
         + (f", for {words.duration(its.stands)}" if its.stands >= 1 else ""),

@@ -9,11 +9,8 @@ from breakranks.explain import words
 from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
-from breakranks.explain.rules.reason import AT_ONCE, MOMENT, MOVING, PATIENCE, SLOW, Reason
+from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOMENT, MOVING, PATIENCE, SLOW, Reason
 from breakranks.rankset import RankSet, ranks_text
-
-# A sleep longer than this is no pause between two steps.
-LONG_SLEEP = 20.0
 
 
 class Proposal(NamedTuple):

@@ -13,6 +13,8 @@ AT_ONCE = 0.0
 MOMENT = 0.4
 PATIENCE = 5.0
 SLOW = 10.0
+# A sleep longer than this is no pause between two steps.
+LONG_SLEEP = 20.0
 # For work that visibly goes on (bytes come, a loop counts): only a wait this long is worth a word.
 MOVING = 30.0
 

@@ -86,6 +86,7 @@ def _computes(case: Case, threads: list[Thread], stacks: list[tuple[Frame, ...]]
 
 
 def _counts(threads: list[Thread], loop: Frame) -> bool:
-    """Whether the plain values of the loop's function change: it counts, or collects."""
+    """Whether the plain values of the loop's function change: it counts, or collects. Unknown counts as work."""
     key = f"{loop.function}.{PROGRESS}"
-    return len({thread.hints.get(key, "") for thread in threads}) > 1
+    marks = {thread.hints.get(key) for thread in threads}
+    return len(marks) > 1 or None in marks
