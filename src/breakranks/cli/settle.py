@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from breakranks.jobs.find import FoundJob
 
 INTERVAL = 0.5
-PATIENCE = 12.0
+PATIENCE = 15.0
 _LONGEST_STEP = 1.0
 
 

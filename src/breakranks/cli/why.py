@@ -39,8 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--patience",
         metavar="S",
         type=float,
-        default=12.0,
-        help="the longest to watch a job that may only be slow (default: 12)",
+        default=15.0,
+        help="the longest to watch a job that may only be slow (default: 15)",
     )
     parser.add_argument("--no-native", action="store_true", help="without C frames: quicker, knows less")
     parser.add_argument("--meanings", metavar="FILE", help="a TOML file of what frames of your own code mean")

@@ -225,10 +225,6 @@ def _movement(
     if begin == len(seen) - 1 and len(seen) > 1:
         return True, False, 0.0, busy
     moved = begin > 0
-    if activity.word in PEER and not moved and _mostly(quiet) and busy < BUSY and _blocks(seen[-1][1]):
-        # Blocked without a timeout, and yet it runs again and again: it is let go and comes back. It moves.
-        # Once is not enough: whoever else looks at the process wakes it, too.
-        return True, False, 0.0, busy
     first_sample, first = seen[begin]
     before = (first.idle or 0.0) if begin == 0 else 0.0
     return moved, still, before + seen[-1][0].time - first_sample.time, busy
@@ -273,23 +269,28 @@ def _blocks(thread: Thread) -> bool:
 
 def _since(snapshot: Snapshot, seen: list[tuple[Sample, Thread]], activity: Activity) -> int:
     """The index of the sample since which the thread has been where it is now."""
-    last = _mark(snapshot, seen[-1][1], activity)
     index = len(seen) - 1
-    while index > 0 and _mark(snapshot, seen[index - 1][1], activity) == last:
+    while index > 0 and not _went(snapshot, seen[index - 1][1], *seen[index], activity):
         index -= 1
     return index
+
+
+def _went(snapshot: Snapshot, before: Thread, sample: Sample, after: Thread, activity: Activity) -> bool:
+    """Whether the thread went somewhere between two samples.
+
+    Its stack or its loop counters say so; or it waits for ranks without a timeout, and yet ran for longer than
+    being looked at takes: then it was let go, and came back.
+    """
+    if _mark(snapshot, before, activity) != _mark(snapshot, after, activity):
+        return True
+    ran = sample.quiet_ran is not None and after.tid in sample.quiet_ran
+    return ran and activity.word in PEER and _blocks(after)
 
 
 def _moves(snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: Activity) -> int:
     """In how many of the spans between samples the thread went somewhere else, or was let go and came back."""
     seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
-    count = 0
-    coming_and_going = _mostly(_woken(seen)) and _blocks(seen[-1][1]) if seen else False
-    for (_, before), (sample, after) in pairwise(seen):
-        woken = coming_and_going and sample.quiet_ran is not None and tid in sample.quiet_ran
-        if woken or _mark(snapshot, before, activity) != _mark(snapshot, after, activity):
-            count += 1
-    return count
+    return sum(_went(snapshot, before, sample, after, activity) for (_, before), (sample, after) in pairwise(seen))
 
 
 def _mark(snapshot: Snapshot, thread: Thread, activity: Activity) -> object:

@@ -19,13 +19,16 @@ _WHOLE = 65536  # no file that is read here is as long
 
 # Plain classes: this is imported before the first look at a rank, and typing alone takes as long as a rank.
 class ThreadState:
-    __slots__ = ("call", "idle", "name", "ran", "state", "switches", "tid", "wchan")
+    """``ran`` and ``waited``: nanoseconds on a CPU, and ready for one; ``switches``: how often it got one."""
 
-    def __init__(self, tid: int, name: str, state: str, ran: int, switches: int) -> None:
+    __slots__ = ("call", "idle", "name", "ran", "state", "switches", "tid", "waited", "wchan")
+
+    def __init__(self, tid: int, name: str, state: str, ran: int, waited: int, switches: int) -> None:
         self.tid = tid
         self.name = name
         self.state = state
         self.ran = ran
+        self.waited = waited
         self.switches = switches
         self.idle: float | None = None
         self.call: Call | None = None
@@ -153,13 +156,10 @@ def _thread(pid: int, tid: int, clock: Clock | None) -> ThreadState | None:
     return thread
 
 
-def run_time(pid: int, tid: int) -> tuple[int, int]:
-    """Nanoseconds that a thread ran or waited for a CPU to run on, and how often it got one.
-
-    Waiting counts: on a machine with more work than CPUs an endless loop may run a fifth of the time.
-    """
+def run_time(pid: int, tid: int) -> tuple[int, int, int]:
+    """Nanoseconds that a thread ran, that it waited for a CPU to run on, and how often it got one."""
     fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
-    return (int(fields[0]) + int(fields[1]), int(fields[2])) if len(fields) == 3 else (0, 0)
+    return (int(fields[0]), int(fields[1]), int(fields[2])) if len(fields) == 3 else (0, 0, 0)
 
 
 def tracer_of(pid: int) -> int:

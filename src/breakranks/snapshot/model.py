@@ -70,8 +70,8 @@ class Thread(Struct, frozen=True, array_like=True):
 class Sample(Struct, frozen=True, array_like=True):
     """A process at one moment. Threads: the main thread first.
 
-    ``quiet_ran`` says which threads (by tid) used any CPU in the span before this sample during which
-    nothing of ours touched the process; None: there was no such span.
+    ``quiet_ran`` says which threads (by tid) ran, for longer than being looked at takes, in the span of
+    ``quiet`` seconds before this sample in which nothing of ours touched the process; None: there was none.
     """
 
     time: float

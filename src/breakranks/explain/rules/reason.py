@@ -15,7 +15,9 @@ PATIENCE = 5.0
 SLOW = 10.0
 # A sleep longer than this is no pause between two steps.
 LONG_SLEEP = 20.0
-# For work that visibly goes on (bytes come, a loop counts): only a wait this long is worth a word.
+# For a rank that works while others wait: only a wait this long is worth a word.
+WORKING = 15.0
+# For bytes that visibly move.
 MOVING = 30.0
 
 

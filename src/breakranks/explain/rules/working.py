@@ -6,7 +6,7 @@ from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import GUESS, LIKELY
-from breakranks.explain.rules.reason import MOVING, SLOW, Reason
+from breakranks.explain.rules.reason import SLOW, WORKING, Reason
 from breakranks.snapshot.code import is_own, native_tail
 from breakranks.snapshot.model import PROGRESS, Frame, Thread
 
@@ -45,7 +45,7 @@ def reason(case: Case, one: Look) -> Reason | None:
         (f"it uses {share}, at {len({s[-1] for s in stacks})} different lines in {len(stacks)} looks",),
         (f"breakranks top --rank {case.by_pid.get(one.process.pid, 0)}",),
         LIKELY if one.moved or len(lines) > 1 else GUESS,
-        MOVING,
+        WORKING,
         loop or one.where,
         "it works; whether it will end cannot be seen",
         samples=_LOOKS,
