@@ -189,7 +189,8 @@ class Session:
             process = self._process(one.pid, table, keep, {r.pid for r in self._found.ranks} - {one.pid})
             ranks.append(Rank(one.rank, _host_name(), process, one.local_rank))
         times = self._times[-keep:] if keep else self._times
-        launcher = self._table.get(self._found.job.launcher_pid)
+        entry = self._table.get(self._found.job.launcher_pid)
+        launcher = None if entry is None else self._of_launcher(entry, table, keep)
         return Snapshot(
             version=FORMAT_VERSION,
             made_by=f"breakranks {__version__}",
@@ -202,7 +203,7 @@ class Session:
             missing=self._found.missing,
             interval=times[-1] - times[0] if times else 0.0,
             native=self._native,
-            launcher=None if launcher is None else self._of_launcher(launcher, table, keep),
+            launcher=launcher,
         )
 
     def _of_launcher(self, entry: Entry, table: StackTable, keep: int | None) -> Process:
