@@ -1,6 +1,6 @@
 """Start a small real job that hangs, explain it, and clean up.
 
-Four ranks train under torchrun until one of them gets stuck in its own code. breakranks finds it the way it
+Four ranks train under torchrun until one of them gets stuck reading a file. breakranks finds it the way it
 would find yours: from outside, with no help from the job.
 """
 
@@ -34,7 +34,6 @@ _END_DEADLINE = 10.0
 
 PROGRAM = """\
 import os
-import time
 
 import torch
 import torch.distributed as dist
@@ -42,13 +41,14 @@ import torch.distributed as dist
 
 def load_batch(step):
     if dist.get_rank() == 2 and step == 3:
-        read_shard(f"/mnt/data/shard-{step:04d}")
+        read_shard("shard-0003")
     return torch.ones(1000)
 
 
 def read_shard(path):
-    open(os.environ["DEMO_READY"], "w").close()
-    time.sleep(3600)  # a storage server that does not answer
+    os.mkfifo(path)  # stands in for a file on a storage server that does not answer
+    with open(path, "rb") as shard:
+        return shard.read()
 
 
 def train():
@@ -102,7 +102,7 @@ def _start(folder: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [torchrun, "--standalone", f"--nproc-per-node={RANKS}", "train.py"],
             cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "DEMO_READY": os.path.join(folder, "ready")},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -115,7 +115,7 @@ def _wait_until_stuck(launcher: subprocess.Popen[bytes], folder: str) -> None:
 
     say = Progress()
     until = time.monotonic() + _START_DEADLINE
-    while not os.path.exists(os.path.join(folder, "ready")):
+    while not os.path.exists(os.path.join(folder, "shard-0003")):
         if launcher.poll() is not None or time.monotonic() > until:
             with open(os.path.join(folder, "log"), errors="replace") as log:
                 tail = "".join(log.readlines()[-15:])
