@@ -460,3 +460,29 @@ def test_one_who_looked_besides_us_does_not_make_a_hang_healthy() -> None:
         )
     world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
     assert verdict_of(world) == ("missing-from-collective", "2", "0-1")
+
+
+def test_ranks_that_part_in_installed_code_are_told_apart_there() -> None:
+    """Everybody is at trainer.fit(); the hook that one of them hangs in is the place to name."""
+    hooks = "/venv/lib/python3.11/site-packages/fancytrainer/hooks.py"
+    loop = "/venv/lib/python3.11/site-packages/fancytrainer/loop.py"
+    world = World()
+    world.add(world.thread(own("main", 11), lib("on_step_end", hooks, 5), call=LONG_SLEEP))
+    for _ in range(2):
+        world.add(world.thread(own("main", 11), lib("step", loop, 9), lib("all_reduce")))
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and verdict.where is not None
+    assert (verdict.culprits, verdict.where.function) == ("0", "on_step_end")
+
+
+def test_the_thread_that_does_the_collectives_elsewhere_is_the_one_that_matters_here() -> None:
+    world = World()
+    nap = Call("clock_nanosleep", left=0.6)
+    for rank in range(3):
+        main = world.thread(own("main"), call=nap, idle=0.2)
+        stuck = world.thread(own("next_task", 40), tid=2, name="comm", call=Call("recvfrom", 7))
+        at_work = world.thread(own("reduce", 50), lib("all_reduce"), tid=2, name="comm")
+        world.add(main, stuck if rank == 1 else at_work)
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and verdict.where is not None
+    assert (verdict.culprits, verdict.victims, verdict.where.function) == ("1", "0,2", "next_task")

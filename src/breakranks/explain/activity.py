@@ -36,10 +36,18 @@ class Activity(NamedTuple):
     tail: tuple[Frame, ...] = ()
 
     @property
+    def verb(self) -> str:
+        """What is being done to the file, by the name of the system call."""
+        name = self.call.name if self.call is not None else self.op
+        if name in ("open", "openat"):
+            return "opening"
+        return "writing" if "write" in name or "sync" in name else "reading"
+
+    @property
     def phrase(self) -> str:
         text = PHRASES.get(self.word, self.word).format(op=self.op or "…").replace(" (…)", "").replace("…", "it")
         if self.about and self.word in ("io", "socket"):
-            text = f"{'reading or writing' if self.word == 'io' else 'waiting for'} {self.about}"
+            text = f"{self.verb if self.word == 'io' else 'waiting for'} {self.about}"
         return f"{text}, {self.context}" if self.context and self.word not in ("compile",) else text
 
 

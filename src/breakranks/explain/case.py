@@ -9,6 +9,7 @@ from breakranks.explain.activity import Reader
 from breakranks.explain.look import Look, evidence_key, helpers_key, look
 from breakranks.explain.meanings import PEER, Table
 from breakranks.rankset import RankSet
+from breakranks.snapshot.code import innermost_installed
 from breakranks.snapshot.model import FileLock, Frame, Process, Rank, Snapshot, family
 
 _SPAN = 0.4
@@ -50,7 +51,7 @@ class Case:
         self.by_pid = {
             process.pid: rank.rank for rank in snapshot.ranks for process in family(rank.process) if process.pid
         }
-        self.nodes = self._nodes()
+        self.nodes = self._apart(self._nodes())
 
     @property
     def world(self) -> RankSet:
@@ -103,6 +104,24 @@ class Case:
         for ranks in shared.values():
             groups.setdefault(self._key(self.looks[ranks[0]]), []).extend(ranks)
         return [self._node(RankSet(ranks)) for ranks in groups.values()]
+
+    def _apart(self, nodes: list[Node]) -> list[Node]:
+        """Where ranks that do different things stand at the same line of the user's code (``trainer.fit()``),
+        say where they are in the installed code below it: there their ways part."""
+        counts: dict[object, int] = {}
+        for node in nodes:
+            counts[node.where] = counts.get(node.where, 0) + 1
+        return [node if counts[node.where] == 1 else self._inner(node) for node in nodes]
+
+    def _inner(self, node: Node) -> Node:
+        one = node.look
+        frame = innermost_installed(self.snapshot.stack(one.thread.stack)) if one.thread is not None else None
+        if frame is None:
+            return node
+        deeper = one._replace(activity=one.activity._replace(where=frame))
+        for rank in node.ranks:
+            self.looks[rank] = deeper
+        return node._replace(where=frame, look=deeper)
 
     def _key(self, one: Look) -> object:
         where = one.where
@@ -168,11 +187,19 @@ def _looks(snapshot: Snapshot, reader: Reader) -> dict[int, Look]:
     """A look at every rank. Ranks whose evidence is the same share one: the cost of explaining grows with
     the number of different stacks, not with ranks."""
     known: dict[object, Look] = {}
-    found = {}
+    keys = {}
     for rank in snapshot.ranks:
-        key = evidence_key(rank.process)
-        one = known.get(key)
-        if one is None:
-            one = known[key] = look(snapshot, reader, rank.process)
-        found[rank.rank] = one
-    return found
+        keys[rank.rank] = key = evidence_key(rank.process)
+        if key not in known:
+            known[key] = look(snapshot, reader, rank.process)
+    # Where some ranks do their collectives in a thread of its own, it is that thread of the others that matters.
+    names = frozenset(
+        one.thread.name
+        for one in known.values()
+        if one.thread is not None and one.via is not None and one.activity.word in PEER
+    )
+    if names:
+        for key, one in known.items():
+            if one.activity.word not in PEER:
+                known[key] = look(snapshot, reader, one.process, names)
+    return {rank: known[key] for rank, key in keys.items()}

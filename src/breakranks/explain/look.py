@@ -132,14 +132,14 @@ def _load(process: Process) -> tuple[int, ...]:
     return tuple(2 if share >= BUSY else 1 if share >= _POLLING else 0 for share in shares)
 
 
-def look(snapshot: Snapshot, reader: Reader, process: Process) -> Look:
-    """Look at one process. Costs a few dictionary look-ups once its stacks have been seen before."""
+def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset[str] = frozenset()) -> Look:
+    """Look at one process. A thread of a name in ``prefer`` is taken to be the one that matters."""
     sample = next((s for s in reversed(process.samples) if s.threads), None)
     if sample is None:
         return Look(process, Activity("unknown"), None, None, (), 0.0, False, False, 0.0, frozenset())
     deep = _deepest(process.samples, sample)
     threads = tuple((thread, reader.read(process, deep, thread)) for thread in deep.threads if _worth(thread, deep))
-    thread, activity, via = _choose(threads)
+    thread, activity, via = _choose(threads, prefer)
     if thread is None:
         return Look(process, Activity("unknown"), None, None, threads, 0.0, False, False, 0.0, frozenset())
     moved, still, stands, busy = _movement(snapshot, process.samples, thread.tid, activity)
@@ -180,11 +180,15 @@ def _deepest(samples: tuple[Sample, ...], last: Sample) -> Sample:
 
 def _choose(
     threads: tuple[tuple[Thread, Activity], ...],
+    prefer: frozenset[str],
 ) -> tuple[Thread | None, Activity, Activity | None]:
     """The thread that says why the process is where it is."""
     if not threads:
         return None, Activity("unknown"), None
     main, activity = threads[0]
+    for other, its in threads[1:]:
+        if other.name in prefer:
+            return other, its, activity
     if activity.word == "sleep" and main.call is not None and (main.call.left or 0) < _IDLE_SLEEP:
         # A main thread that naps while another one is in a collective only keeps the process alive.
         busy = next(((t, a) for t, a in threads[1:] if a.word in PEER), None)

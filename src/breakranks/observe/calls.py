@@ -108,7 +108,13 @@ def _path(pid: int, name: str, arguments: tuple[int, ...]) -> str:
         if not piece:
             break
         found += piece
-    return found.split(b"\0", 1)[0].decode(errors="replace")
+    path = found.split(b"\0", 1)[0].decode(errors="replace")
+    if path and not path.startswith("/"):
+        try:
+            return os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)
+        except OSError:
+            return path
+    return path
 
 
 def _fd(pid: int, name: str, arguments: tuple[int, ...]) -> int:

@@ -21,6 +21,10 @@ _LIBRARY = re.compile(
 )
 
 
+_INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages)/")
+_TORCH = re.compile(r"(^|/)(site-packages|dist-packages)/(torch|filelock|numpy|mindspore|mpi4py)/")
+
+
 @lru_cache(maxsize=65536)
 def is_own(file: str) -> bool:
     """True for code that is neither installed nor part of Python.
@@ -48,3 +52,11 @@ def native_tail(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         if not frames[index].native:
             return frames[index + 1 :]
     return frames
+
+
+def innermost_installed(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame of an installed package that is neither Python's nor torch's: a trainer's hook, say."""
+    for frame in reversed(frames):
+        if not frame.native and _INSTALLED.search(frame.file) and not _TORCH.search(frame.file):
+            return frame
+    return None

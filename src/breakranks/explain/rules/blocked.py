@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import Look, look
@@ -173,21 +175,22 @@ def _io(case: Case, one: Look) -> Reason | None:
     if one.state != "D" and not activity.about and activity.word != "io":
         return None
     what = activity.about or "a file"
-    verb = "writing" if call is not None and "write" in call.name else "reading"
-    if call is not None and call.name in ("open", "openat"):
-        verb = "opening"
     span = samples[-1].time - samples[0].time
     state = "uninterruptible wait, state D" if one.state == "D" else f"state {one.state}"
     steady = moved > _NOISE or one.wakes
     return Reason(
         "blocked-io",
-        f"is {verb} {what} ({state}), in {words.place(one.where)}",
+        f"is {activity.verb} {what} ({state}), in {words.place(one.where)}",
         (
             f"blocked in {call.name if call is not None else 'the kernel'}"
             + (f", kernel function {one.process.wchan}" if one.process.wchan else ""),
             f"{f'{moved:,}' if moved > 4096 else 'no'} bytes moved in {words.duration(span)}",
         ),
-        (f"ls -l /proc/{one.process.pid}/fd",),
+        (
+            f"ls -l {shlex.quote(activity.about)}; findmnt -T {shlex.quote(activity.about)}"
+            if activity.about.startswith("/") and activity.kind == "file"
+            else f"ls -l /proc/{one.process.pid}/fd",
+        ),
         LIKELY if steady else CERTAIN,
         MOVING if steady else PATIENCE,
         one.where,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import Look
@@ -35,7 +37,7 @@ def reason(case: Case, one: Look) -> Reason | None:
                 "no process on this host has it open or locked",
                 f"the wait is in {what}, called from {words.place(one.where)}",
             ),
-            (f"rm {lock.path}",),
+            (f"rm {shlex.quote(lock.path)}",),
             LIKELY if lock.kind == "own" else CERTAIN,
             # Its maker opens the file at once after making it; give it that moment. What a lock of the user's
             # own making means cannot be known: watch it.
