@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _WEAR_OFF = 5
 # Nanoseconds. Being stopped and let go again costs a thread 25 to 65 µs; one step of the smallest job 200.
 _GLANCE = 150_000
+_OUR_LOOK = 250_000
 _NO_STACK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -160,7 +161,13 @@ class Session:
         if before is None:
             return 0.0, None
         since, ran = before
-        return at - since, tuple(thread.tid for thread in now.threads if thread.ran - ran.get(thread.tid, 0) > _GLANCE)
+        # While we look ourselves a step may pass unseen, so the whole time since the last sample counts as well.
+        start = {thread.tid: thread.ran for thread in self._seen[pid][-1].state.threads}
+        return at - since, tuple(
+            thread.tid
+            for thread in now.threads
+            if thread.ran - ran.get(thread.tid, 0) > _GLANCE or thread.ran - start.get(thread.tid, 0) > _OUR_LOOK
+        )
 
     def _helpers(self) -> Iterator[tuple[Entry, bool]]:
         """Processes below the ranks that are no ranks themselves, and whether they may have a stack."""
