@@ -101,10 +101,11 @@ def _propose(case: Case) -> list[Proposal]:
 
 
 def _standing(case: Case, one: Proposal) -> float:
-    """For how long this has held: the longest that a rank of it stands, unless a victim just moved."""
+    """For how long this has held: the longest that a victim stands, unless one just moved. A culprit that works
+    may leave and come back unseen; whoever waits for it does not."""
     if any(case.looks[rank].stands <= 0 for rank in one.victims if rank in case.looks):
         return 0.0 if one.needs else -1.0
-    return case.stands(one.culprits | one.victims)
+    return case.stands(one.victims & case.seen or one.culprits)
 
 
 def _progress(case: Case) -> bool:

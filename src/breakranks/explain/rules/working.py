@@ -79,7 +79,7 @@ def _computes(case: Case, threads: list[Thread], stacks: list[tuple[Frame, ...]]
     if not merged:
         return True
     return any(
-        "python" not in words.base(frame.file) and "libc.so" not in frame.file
+        not words.base(frame.file).startswith(("python", "libpython", "libc.so"))
         for frames in merged
         for frame in native_tail(frames)
     )
