@@ -6,8 +6,8 @@ from breakranks.explain import words
 from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
-from breakranks.explain.rules import peers, reason_for, starting
-from breakranks.explain.rules.peers import Proposal
+from breakranks.explain.rules import deadlock, missing, reason_for, starting
+from breakranks.explain.rules.proposal import Proposal, with_reason
 from breakranks.explain.rules.reason import MOVING, SLOW, Reason
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Snapshot
@@ -67,7 +67,7 @@ def _in_motion(case: Case, one: Proposal) -> Proposal:
 def _propose(case: Case) -> list[Proposal]:
     waiting = case.waiting()
     roots = list(case.roots())
-    found = peers.gone(case, waiting)
+    found = missing.gone(case, waiting)
     unexplained: list[Node] = []
     by_cause: dict[tuple[str, str, object], tuple[RankSet, Reason]] = {}
     for node in roots:
@@ -86,15 +86,15 @@ def _propose(case: Case) -> list[Proposal]:
         if reason.kind in _WORKING and len(ranks) > sum(len(node.ranks) for node in waiting):
             # Most compute and a few wait for them: that is how a parameter server or a logger spends its day.
             reason = reason._replace(needs=_MANY_WORK)
-        found.append(peers.with_reason(case, ranks, reason, waiting))
-    holding = peers.holders(case, unexplained, waiting)
+        found.append(with_reason(case, ranks, reason, waiting))
+    holding = deadlock.holders(case, unexplained, waiting)
     if holding is not None:
         found.append(holding)
-    plain = peers.plain(case, unexplained, [node for node in waiting if node.reason != HELD_BY_RANK])
+    plain = missing.plain(case, unexplained, [node for node in waiting if node.reason != HELD_BY_RANK])
     if plain is not None:
         found.append(plain)
     if not roots and not case.gone:
-        cycle = peers.deadlock(case, waiting)
+        cycle = deadlock.deadlock(case, waiting)
         if cycle is not None:
             found.append(cycle)
     return found
@@ -125,7 +125,7 @@ def _rank(case: Case, one: Proposal) -> tuple[bool, bool, bool, float]:
 
 def _findings(case: Case, best: Proposal, held: list[Proposal]) -> tuple[Finding, ...]:
     findings = [best.finding]
-    implied = peers.missing_too(case, best, case.waiting())
+    implied = missing.missing_too(case, best, case.waiting())
     if implied is not None:
         findings.append(implied)
     findings.extend(one.finding for one in held if one is not best)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from breakranks import __version__
 from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry, Table, read_table, redact
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
+from breakranks.reach.evidence import Seen, cpu_percent, lasting_state, problems_of, sample_of
 from breakranks.snapshot.code import is_own
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
-    Frame,
     Host,
-    Problem,
     Process,
     Rank,
-    Sample,
     Snapshot,
     StackTable,
-    Thread,
 )
 
 TYPE_CHECKING = False
@@ -37,17 +33,6 @@ _WEAR_OFF = 5
 _GLANCE = 150_000
 _OUR_LOOK = 250_000
 _NO_STACK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-
-
-class _Seen(NamedTuple):
-    """One process at one moment, raw."""
-
-    time: float
-    state: state.ProcessState
-    python: stacks.PythonStacks | None
-    native: NativeStacks | None
-    quiet: float
-    quiet_ran: tuple[int, ...] | None
 
 
 class Session:
@@ -78,7 +63,7 @@ class Session:
         self._ranks = [one for one in found.ranks if ranks is None or one.rank in ranks]
         self._table: Table | None = head_start.table() if head_start else None
         self._clock = state.Clock() if details else None
-        self._seen: dict[int, list[_Seen]] = {}
+        self._seen: dict[int, list[Seen]] = {}
         self._ran: dict[int, tuple[float, dict[int, int]]] = {}
         self._times: list[float] = []
         self._native = False
@@ -126,7 +111,7 @@ class Session:
         if native:
             deep = self._sweep_native([pid for pid in ask if states[pid].state not in state.STILL], states, python)
         for pid in pids:
-            self._seen.setdefault(pid, []).append(_Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid]))
+            self._seen.setdefault(pid, []).append(Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid]))
         self._times.append(now)
         if self._details:
             self._ran = _settled_run_times({pid: states[pid] for pid in pids})
@@ -242,14 +227,14 @@ class Session:
         assert self._table is not None
         entry = self._table.get(pid)
         seen = self._seen.get(pid, [])[-keep:] if keep else self._seen.get(pid, [])
-        samples = tuple(_sample(one, table) for one in seen)
+        samples = tuple(sample_of(one, table) for one in seen)
         base = self._plain(entry) if entry is not None else Process(pid, 0, ())
         children = tuple(
             self._process(child.pid, table, keep, ranks)
             for child in (self._table.children(pid) if self._details else ())
             if child.pid not in ranks
         )
-        problems = tuple(_problems(seen))
+        problems = tuple(problems_of(seen))
         last = seen[-1].state if seen else None
         process = Process(
             pid=pid,
@@ -257,10 +242,10 @@ class Session:
             command=base.command,
             name=base.name,
             user=_user(entry.uid) if entry is not None else "",
-            state=_lasting_state(seen) if seen else base.state,
+            state=lasting_state(seen) if seen else base.state,
             started=base.started,
             rss=base.rss,
-            cpu_percent=_cpu_percent(seen, entry),
+            cpu_percent=cpu_percent(seen, entry),
             wchan=last.threads[0].wchan if last is not None and last.threads else "",
             python=base.python,
             samples=samples,
@@ -316,63 +301,6 @@ def _with_details(process: Process) -> Process:
     )
 
 
-def _sample(seen: _Seen, table: StackTable) -> Sample:
-    """Join the three sources by thread id: the kernel's threads, Python's, and the native stacks."""
-    python = {thread.tid: thread for thread in seen.python.threads} if seen.python else {}
-    native = {thread.tid: thread for thread in seen.native.threads} if seen.native else {}
-    threads = []
-    for one in seen.state.threads:
-        known = python.get(one.tid)
-        deep = native.get(one.tid)
-        frames = known.frames if known is not None else ()
-        merged = deep.frames if deep is not None and _agree(frames, deep.frames) else ()
-        threads.append(
-            Thread(
-                tid=one.tid,
-                name=(known.name if known is not None else "") or one.name,
-                stack=table.add(frames),
-                native=table.add(merged),
-                state=one.state,
-                python=known is not None,
-                gil=(known is not None and known.gil) or (deep is not None and deep.gil),
-                call=one.call,
-                # Waiting counts: on a machine with more work than CPUs an endless loop runs a fifth of the time.
-                ran=one.ran + one.waited,
-                switches=one.switches,
-                idle=one.idle,
-                hints=known.hints if known is not None else {},
-            )
-        )
-    return Sample(
-        seen.time,
-        seen.state.state,
-        seen.state.cpu,
-        seen.state.read_bytes,
-        seen.state.write_bytes,
-        tuple(threads),
-        seen.quiet,
-        seen.quiet_ran,
-    )
-
-
-def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:
-    """Whether a native stack, taken a moment later, is still of the same calls; lines may have moved on."""
-    later = [(frame.function, frame.file) for frame in merged if not frame.native]
-    return [(frame.function, frame.file) for frame in python] == later
-
-
-def _problems(seen: list[_Seen]) -> Iterator[Problem]:
-    """Why the newest sample lacks a stack, if it does."""
-    if not seen:
-        return
-    last = seen[-1]
-    if last.python is not None and last.python.problem is not None:
-        yield last.python.problem
-    for one in seen:
-        if one.native is not None and one.native.problem is not None:
-            yield one.native.problem
-
-
 def _settled_run_times(states: dict[int, state.ProcessState]) -> dict[int, tuple[float, dict[int, int]]]:
     """How long each thread has run, once our own look has worn off.
 
@@ -392,22 +320,6 @@ def _settled_run_times(states: dict[int, state.ProcessState]) -> dict[int, tuple
 
 def _run_times(pid: int, known: state.ProcessState) -> tuple[float, dict[int, int]]:
     return time.time(), {thread.tid: state.run_time(pid, thread.tid)[0] for thread in known.threads}
-
-
-def _lasting_state(seen: list[_Seen]) -> str:
-    """The newest state; but "traced" only if it was so each time: a profiler may just have looked."""
-    states = [one.state.state for one in seen]
-    if states[-1] == "t":
-        return next((one for one in reversed(states) if one != "t"), "t")
-    return states[-1]
-
-
-def _cpu_percent(seen: list[_Seen], entry: Entry | None) -> float:
-    if len(seen) > 1 and seen[-1].time > seen[0].time:
-        return max(0.0, 100 * (seen[-1].state.cpu - seen[0].state.cpu) / (seen[-1].time - seen[0].time))
-    if entry is None or not entry.started:
-        return 0.0
-    return 100 * entry.cpu / max(0.001, time.time() - entry.started)
 
 
 def _host_name() -> str:

@@ -6,7 +6,7 @@ from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import look
 from breakranks.explain.model import LIKELY, Finding
-from breakranks.explain.rules.peers import Proposal
+from breakranks.explain.rules.proposal import Proposal
 from breakranks.explain.rules.reason import PATIENCE
 from breakranks.rankset import RankSet
 

@@ -1,0 +1,144 @@
+"""missing-from-collective, rendezvous-incomplete, rank-exited: ranks that others wait for and that do not come."""
+
+from __future__ import annotations
+
+from breakranks.explain import words
+from breakranks.explain.case import Case, Node
+from breakranks.explain.look import BUSY, Look
+from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
+from breakranks.explain.rules.proposal import Proposal, doing, union, victims_evidence, wait_for, waiting_place
+from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENCE, SLOW
+from breakranks.rankset import RankSet, ranks_text
+
+
+def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
+    """Ranks that should be here and are not, while others wait."""
+    needs = 1.0
+    if not waiting:
+        # No framework that we know: do all that are left stand in one place, using no CPU?
+        waiting = [node for node in case.nodes if node.reason == "sleep" and not node.look.moved]
+        if len(waiting) != 1 or waiting[0].ranks != case.seen or waiting[0].look.busy > 0.02:
+            return []
+        needs = SLOW
+    victims = union(waiting)
+    only_joining = any(node.reason == "rendezvous" for node in waiting)
+    found = []
+    for missing in case.snapshot.missing:
+        ranks = RankSet.parse(missing.ranks)
+        if missing.reason not in ("exited", "absent") or not ranks:
+            continue
+        never = only_joining and missing.reason == "absent"
+        kind = "rendezvous-incomplete" if never else "rank-exited"
+        many = len(ranks) > 1
+        if never:
+            text = f"{ranks_text(ranks)} never came: no process here has that rank in this job"
+        elif missing.reason == "exited":
+            text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, and the launcher is still here"
+        else:
+            text = f"{ranks_text(ranks)} {'are' if many else 'is'} not on this host"
+        finding = Finding(
+            kind,
+            str(ranks),
+            str(victims),
+            CERTAIN if missing.reason == "exited" else LIKELY,
+            f"{text}; {wait_for(victims, many)} in {waiting_place(waiting)}",
+            None,
+            (*((missing.detail,) if missing.detail else ()), *victims_evidence(case, waiting)),
+            ("look at the end of its log: breakranks cannot see a process that has ended",)
+            if not never
+            else (
+                f"start {ranks_text(ranks)}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",
+                "breakranks ps  # one that was started with another port or world size is a job of its own there",
+            ),
+            because="the launcher lives and the process does not"
+            if missing.reason == "exited"
+            else "WORLD_SIZE counts it",
+            victims_where=waiting_place(waiting),
+        )
+        found.append(Proposal(finding, max(needs, PATIENCE if missing.reason == "absent" else 0), ranks, victims))
+    return found
+
+
+def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None:
+    """Ranks that wait for nobody and have no cause of their own: they just have not come."""
+    if not waiting or not nodes:
+        return None
+    ranks, victims = union(nodes), union(waiting)
+    node = max(nodes, key=lambda one: (one.look.stands, len(one.ranks)))
+    one = node.look
+    joining = all(other.reason == "rendezvous" for other in waiting)
+    place = waiting_place(waiting)
+    op = max(waiting, key=lambda other: len(other.ranks)).op
+    kind = "rendezvous-incomplete" if joining else "missing-from-collective"
+    verb = "not joined" if joining else "not entered"
+    if all(other.reason == "p2p" for other in waiting):
+        verb = "not answered"
+    have = "has" if len(ranks) == 1 else "have"
+    finding = Finding(
+        kind,
+        str(ranks),
+        str(victims),
+        _confidence(one),
+        f"{case.who(ranks)} {have} {verb} {op}; {wait_for(victims, len(ranks) > 1)}. "
+        f"It is in {words.place(one.where)}, {doing(one)}",
+        words.where(one.where),
+        (
+            *(
+                f"{ranks_text(other.ranks)} {'is' if len(other.ranks) == 1 else 'are'} in "
+                f"{words.place(other.where)}, {doing(other.look)}"
+                for other in nodes[:6]
+            ),
+            *victims_evidence(case, waiting),
+        ),
+        (f"breakranks stacks --rank {ranks} --threads --native",),
+        because=_because(one),
+        victims_where=place,
+    )
+    nap = one.activity.word == "sleep" and one.left is not None and one.left <= LONG_SLEEP
+    return Proposal(finding, _needs(one), ranks, victims, known_end=nap and not one.sleeps_again)
+
+
+def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding | None:
+    """What a more precise verdict also implies: these ranks have not entered what the others wait in."""
+    if not waiting or not proposal.victims or proposal.culprits & union(waiting):
+        return None
+    if proposal.finding.kind in ("missing-from-collective", "rendezvous-incomplete"):
+        return None
+    joining = all(node.reason == "rendezvous" for node in waiting)
+    op = max(waiting, key=lambda node: len(node.ranks)).op
+    have = "has" if len(proposal.culprits) == 1 else "have"
+    return Finding(
+        "rendezvous-incomplete" if joining else "missing-from-collective",
+        str(proposal.culprits),
+        str(proposal.victims),
+        proposal.finding.confidence,
+        f"{case.who(proposal.culprits)} {have} not {'joined' if joining else 'entered'} {op}",
+        proposal.finding.where,
+        victims_evidence(case, waiting),
+        proposal.finding.next,
+    )
+
+
+def _needs(one: Look) -> float:
+    """A long sleep is a hang at once. A short one must be seen to end, and to begin again in the same place."""
+    if one.activity.word == "sleep" and one.left is not None:
+        if one.left > LONG_SLEEP:
+            return AT_ONCE
+        return PATIENCE if one.sleeps_again else one.stands + one.left + 0.5
+    return MOVING if one.moved or one.busy >= BUSY else PATIENCE
+
+
+def _confidence(one: Look) -> str:
+    if one.activity.word == "unknown":
+        return GUESS
+    if one.activity.word == "sleep" and one.left is not None:
+        return CERTAIN if one.left > LONG_SLEEP else LIKELY
+    return CERTAIN if one.still and not one.moved else LIKELY
+
+
+def _because(one: Look) -> str:
+    if one.activity.word == "unknown":
+        return "its stack could not be read"
+    if one.moved or one.busy >= BUSY:
+        return "it may still come: it moves"
+    return "it stands, and the others wait"

@@ -1,0 +1,99 @@
+"""From what each source said of a process to one typed value: the kernel's threads, Python's, the C frames."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from breakranks.observe import stacks, state
+from breakranks.observe.table import Entry
+from breakranks.snapshot.model import Frame, Problem, Sample, StackTable, Thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.observe.native import NativeStacks
+
+
+class Seen(NamedTuple):
+    """One process at one moment, raw."""
+
+    time: float
+    state: state.ProcessState
+    python: stacks.PythonStacks | None
+    native: NativeStacks | None
+    quiet: float
+    quiet_ran: tuple[int, ...] | None
+
+
+def sample_of(seen: Seen, table: StackTable) -> Sample:
+    """Join the three sources by thread id: the kernel's threads, Python's, and the native stacks."""
+    python = {thread.tid: thread for thread in seen.python.threads} if seen.python else {}
+    native = {thread.tid: thread for thread in seen.native.threads} if seen.native else {}
+    threads = []
+    for one in seen.state.threads:
+        known = python.get(one.tid)
+        deep = native.get(one.tid)
+        frames = known.frames if known is not None else ()
+        merged = deep.frames if deep is not None and _agree(frames, deep.frames) else ()
+        threads.append(
+            Thread(
+                tid=one.tid,
+                name=(known.name if known is not None else "") or one.name,
+                stack=table.add(frames),
+                native=table.add(merged),
+                state=one.state,
+                python=known is not None,
+                gil=(known is not None and known.gil) or (deep is not None and deep.gil),
+                call=one.call,
+                # Waiting counts: on a machine with more work than CPUs an endless loop runs a fifth of the time.
+                ran=one.ran + one.waited,
+                switches=one.switches,
+                idle=one.idle,
+                hints=known.hints if known is not None else {},
+            )
+        )
+    return Sample(
+        seen.time,
+        seen.state.state,
+        seen.state.cpu,
+        seen.state.read_bytes,
+        seen.state.write_bytes,
+        tuple(threads),
+        seen.quiet,
+        seen.quiet_ran,
+    )
+
+
+def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:
+    """Whether a native stack, taken a moment later, is still of the same calls; lines may have moved on."""
+    later = [(frame.function, frame.file) for frame in merged if not frame.native]
+    return [(frame.function, frame.file) for frame in python] == later
+
+
+def problems_of(seen: list[Seen]) -> Iterator[Problem]:
+    """Why the newest sample lacks a stack, if it does."""
+    if not seen:
+        return
+    last = seen[-1]
+    if last.python is not None and last.python.problem is not None:
+        yield last.python.problem
+    for one in seen:
+        if one.native is not None and one.native.problem is not None:
+            yield one.native.problem
+
+
+def lasting_state(seen: list[Seen]) -> str:
+    """The newest state; but "traced" only if it was so each time: a profiler may just have looked."""
+    states = [one.state.state for one in seen]
+    if states[-1] == "t":
+        return next((one for one in reversed(states) if one != "t"), "t")
+    return states[-1]
+
+
+def cpu_percent(seen: list[Seen], entry: Entry | None) -> float:
+    if len(seen) > 1 and seen[-1].time > seen[0].time:
+        return max(0.0, 100 * (seen[-1].state.cpu - seen[0].state.cpu) / (seen[-1].time - seen[0].time))
+    if entry is None or not entry.started:
+        return 0.0
+    return 100 * entry.cpu / max(0.001, time.time() - entry.started)
