@@ -486,3 +486,22 @@ def test_the_thread_that_does_the_collectives_elsewhere_is_the_one_that_matters_
     verdict = explain(world.snapshot()).verdict
     assert verdict is not None and verdict.where is not None
     assert (verdict.culprits, verdict.victims, verdict.where.function) == ("1", "0,2", "next_task")
+
+
+def test_a_stopped_rank_is_said_while_others_still_move() -> None:
+    world = World()
+    world.add(world.thread(own("train"), call=None, state="T"), state="T")
+    world.add_moving(world.thread(own("forward"), idle=0.0), world.in_all_reduce(idle=0.0))
+    assert verdict_of(world)[:2] == ("rank-stopped", "0")
+
+
+def test_a_rank_that_sleeps_while_the_others_go_on_without_it_is_none() -> None:
+    world = World()
+    world.add(world.thread(own("heartbeat"), call=LONG_SLEEP))
+    for _ in range(2):
+        world.add_moving(
+            world.in_all_reduce(idle=0.0, hints={"step.i": "1"}),
+            world.in_all_reduce(idle=0.0, hints={"step.i": "2"}),
+            world.in_all_reduce(idle=0.0, hints={"step.i": "3"}),
+        )
+    assert explain(world.snapshot()).verdict is None

@@ -16,6 +16,8 @@ from breakranks.snapshot.model import Snapshot
 _ONLY_WITH_VICTIMS = frozenset({"straggler", "busy-loop", "compile-wait"})
 _WORKING = frozenset({"straggler", "busy-loop"})
 _MANY_WORK = 120.0
+# Whoever else still moves, these stand until a person does something.
+_NEVER_PASSES = frozenset({"rank-stopped", "rank-exited", "debugger-prompt", "stale-lock-file", "helper-dead"})
 _AFTER_MOVE = 8.0
 # Without victims these count only after a longer look: a healthy job does them too.
 _WEAK_ALONE = frozenset(
@@ -104,7 +106,7 @@ def _standing(case: Case, one: Proposal) -> float:
     """For how long this has held: the longest that a victim stands, unless one just moved. A culprit that works
     may leave and come back unseen; whoever waits for it does not."""
     if any(case.looks[rank].stands <= 0 for rank in one.victims if rank in case.looks):
-        return 0.0 if one.needs else -1.0
+        return 0.0 if one.needs or one.finding.kind in _NEVER_PASSES else -1.0
     return case.stands(one.victims & case.seen or one.culprits)
 
 

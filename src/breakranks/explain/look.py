@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from breakranks.explain.activity import Activity, Reader
 from breakranks.explain.meanings import PEER
 from breakranks.snapshot.code import is_own
@@ -43,7 +45,6 @@ class Look(NamedTuple):
     moved: bool
     still: bool
     busy: float
-    functions: frozenset[str]
     moves: int = 0
     others_move: bool = False
     # It was woken in most of the spans between looks: data comes in, or it polls.
@@ -136,19 +137,18 @@ def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset
     """Look at one process. A thread of a name in ``prefer`` is taken to be the one that matters."""
     sample = next((s for s in reversed(process.samples) if s.threads), None)
     if sample is None:
-        return Look(process, Activity("unknown"), None, None, (), 0.0, False, False, 0.0, frozenset())
+        return Look(process, Activity("unknown"), None, None, (), 0.0, False, False, 0.0)
     deep = _deepest(process.samples, sample)
     threads = tuple((thread, reader.read(process, deep, thread)) for thread in deep.threads if _worth(thread, deep))
     thread, activity, via = _choose(threads, prefer)
     if thread is None:
-        return Look(process, Activity("unknown"), None, None, threads, 0.0, False, False, 0.0, frozenset())
+        return Look(process, Activity("unknown"), None, None, threads, 0.0, False, False, 0.0)
     moved, still, stands, busy = _movement(snapshot, process.samples, thread.tid, activity)
-    functions = frozenset(_own_function(snapshot, one.stack) for one in _of(process.samples, thread.tid))
     moves = _moves(snapshot, process.samples, thread.tid, activity)
     others = activity.word in ("thread-wait", "exit") and _others_move(process.samples, thread.tid)
     seen = [(sample, t) for sample in process.samples for t in sample.threads if t.tid == thread.tid]
     return Look(
-        process, activity, thread, via, threads, stands, moved, still, busy, functions, moves, others,
+        process, activity, thread, via, threads, stands, moved, still, busy, moves, others,
         _mostly(_woken(seen)), _sleeps_again(seen),
     )  # fmt: skip
 
@@ -168,14 +168,9 @@ def _deepest(samples: tuple[Sample, ...], last: Sample) -> Sample:
     for thread in last.threads:
         other = native.get(thread.tid)
         if not thread.native and other is not None and other.stack == thread.stack:
-            thread = Thread(
-                thread.tid, thread.name, thread.stack, other.native, thread.state, thread.python, thread.gil,
-                thread.call, thread.ran, thread.switches, thread.idle, thread.hints,
-            )  # fmt: skip
+            thread = replace(thread, native=other.native)
         merged.append(thread)
-    return Sample(
-        last.time, last.state, last.cpu, last.read_bytes, last.write_bytes, tuple(merged), last.quiet, last.quiet_ran
-    )
+    return replace(last, threads=tuple(merged))
 
 
 def _choose(
@@ -208,10 +203,6 @@ def _choose(
         return main, activity, None
     best, its = min(others, key=lambda pair: _ACTIVE_FIRST.index(pair[1].word) if pair[1].word in _ACTIVE_FIRST else 99)
     return best, its, activity
-
-
-def _of(samples: tuple[Sample, ...], tid: int) -> list[Thread]:
-    return [thread for sample in samples for thread in sample.threads if thread.tid == tid]
 
 
 def _movement(
@@ -306,10 +297,3 @@ def _mark(snapshot: Snapshot, thread: Thread, activity: Activity) -> object:
     if activity.word in PEER:
         return thread.stack, tuple(sorted(thread.hints.items()))
     return tuple((f.function, f.file) for f in snapshot.stack(thread.stack) if is_own(f.file))
-
-
-def _own_function(snapshot: Snapshot, row: int) -> str:
-    for frame in reversed(snapshot.stack(row)):
-        if is_own(frame.file):
-            return f"{frame.function}:{frame.file}"
-    return ""
