@@ -8,7 +8,7 @@ import pytest
 from breakranks.errors import UsageError
 from breakranks.explain import Diagnosis, explain
 from breakranks.explain.meanings import Table, from_toml
-from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Socket
+from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Socket, Thread
 
 from .jobs import BATON, LOADER, LONG_SLEEP, PDB, SUBPROCESS, WORKER, World, lib, own
 
@@ -505,3 +505,25 @@ def test_a_rank_that_sleeps_while_the_others_go_on_without_it_is_none() -> None:
             world.in_all_reduce(idle=0.0, hints={"step.i": "3"}),
         )
     assert explain(world.snapshot()).verdict is None
+
+
+def gpu_wait(world: World) -> Thread:
+    native = ("THCPModule_cudaSynchronize", "cudaDeviceSynchronize", "cuCtxSynchronize_v2")
+    return world.thread(own("wait_for_kernel"), native=native, call=None, state="R", idle=0.0)
+
+
+def test_a_rank_that_waits_for_its_gpu_while_others_are_in_a_barrier() -> None:
+    world = World()
+    world.add(gpu_wait(world), state="R")
+    for _ in range(2):
+        world.add(world.in_barrier())
+    assert verdict_of(world) == ("missing-from-collective", "0", "1-2")
+
+
+def test_ranks_that_wait_for_their_gpus_wait_for_the_one_that_does_not() -> None:
+    """NCCL: the collective is on the GPU, and the rank that never launched it is elsewhere."""
+    world = World()
+    for _ in range(2):
+        world.add(gpu_wait(world), state="R")
+    world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
+    assert verdict_of(world) == ("missing-from-collective", "2", "0-1")

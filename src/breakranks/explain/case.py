@@ -51,7 +51,7 @@ class Case:
         self.by_pid = {
             process.pid: rank.rank for rank in snapshot.ranks for process in family(rank.process) if process.pid
         }
-        self.nodes = self._apart(self._nodes())
+        self.nodes = self._apart(_without_gpu_waits(self._nodes()))
 
     @property
     def world(self) -> RankSet:
@@ -172,6 +172,14 @@ class Case:
 
     def waiting(self) -> list[Node]:
         return [node for node in self.nodes if node.is_waiting]
+
+
+def _without_gpu_waits(nodes: list[Node]) -> list[Node]:
+    """A rank that waits for its GPU may wait for other ranks there, in a collective that the GPU runs. But where
+    others are in a collective on the CPU, it is simply one that has not come."""
+    if not any(node.reason in PEER and node.reason != "gpu-wait" for node in nodes):
+        return nodes
+    return [node._replace(reason="gpu", waits=RankSet()) if node.reason == "gpu-wait" else node for node in nodes]
 
 
 def _is_idle(process: Process) -> bool:

@@ -125,12 +125,14 @@ def _needs(one: Look) -> float:
         if one.left > LONG_SLEEP:
             return AT_ONCE
         return PATIENCE if one.sleeps_again else one.stands + one.left + 0.5
+    if one.activity.word == "gpu-wait":
+        return PATIENCE  # it may spin, and does not get on
     return MOVING if one.moved or one.busy >= BUSY else PATIENCE
 
 
 def _confidence(one: Look) -> str:
-    if one.activity.word == "unknown":
-        return GUESS
+    if one.activity.word in ("unknown", "gpu-wait"):
+        return GUESS if one.activity.word == "unknown" else LIKELY
     if one.activity.word == "sleep" and one.left is not None:
         return CERTAIN if one.left > LONG_SLEEP else LIKELY
     return CERTAIN if one.still and not one.moved else LIKELY
@@ -139,6 +141,8 @@ def _confidence(one: Look) -> str:
 def _because(one: Look) -> str:
     if one.activity.word == "unknown":
         return "its stack could not be read"
+    if one.activity.word == "gpu-wait":
+        return "a kernel or a collective on its GPU does not end; which one cannot be seen from outside"
     if one.moved or one.busy >= BUSY:
         return "it may still come: it moves"
     return "it stands, and the others wait"

@@ -16,7 +16,11 @@ _LOOKS = 6
 
 
 def reason(case: Case, one: Look) -> Reason | None:
-    if one.activity.word in ("sleep", "unknown", "event-loop", "idle") or one.thread is None or one.busy < BUSY:
+    if (
+        one.activity.word in ("sleep", "unknown", "event-loop", "idle", "gpu-wait")
+        or one.thread is None
+        or one.busy < BUSY
+    ):
         return None
     threads = [t for sample in one.process.samples for t in sample.threads if t.tid == one.thread.tid and t.stack]
     stacks = [case.snapshot.stack(thread.stack) for thread in threads]
