@@ -66,9 +66,12 @@ def sample_of(seen: Seen, table: StackTable) -> Sample:
 
 
 def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:
-    """Whether a native stack, taken a moment later, is still of the same calls; lines may have moved on."""
+    """Whether a native stack, taken a moment later, is still of the same calls. Lines may have moved on, and the
+    innermost calls of a thread that runs may have come or gone."""
+    before = [(frame.function, frame.file) for frame in python]
     later = [(frame.function, frame.file) for frame in merged if not frame.native]
-    return [(frame.function, frame.file) for frame in python] == later
+    shared = min(len(before), len(later))
+    return before[:shared] == later[:shared] and (shared > 0 or not before)
 
 
 def problems_of(seen: list[Seen]) -> Iterator[Problem]:
