@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from breakranks.cli.main import relax_collector
+from breakranks.cli.startup import relax_collector
 from breakranks.explain import explain
 from breakranks.show.style import Look, render
 from breakranks.show.tree import stacks_lines
