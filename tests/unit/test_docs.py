@@ -90,7 +90,10 @@ def test_every_command_is_in_the_pages() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_no_page_names_one_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert not re.search(r"(/(wor[k]|roo[t]|opt)/(main|shared|wheels|pypi)|\bpypi\.org|pythonhosted|deb\.debian\.org)", text)
+    # Spelled so that this file does not name them either.
+    machine = r"/(wor[k]|roo[t]|opt)/(main|shared|wheels|pypi)"
+    registry = r"\bpyp[i]\.org|pythonhos[t]ed|deb\.debia[n]\.org"
+    assert not re.search(f"{machine}|{registry}", text)
 
 
 @pytest.mark.parametrize(
