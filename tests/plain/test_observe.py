@@ -174,6 +174,16 @@ def test_only_allowed_locals_leave_the_process() -> None:
     assert hints.keep("f", "/home/me/train.py", "password", "7") is None
     assert hints.keep("recv", "/x/site-packages/torch/distributed/distributed_c10d.py", "src", "3") == "3"
     assert hints.keep("recv", "/home/me/mine.py", "src", "3") is None
+    assert hints.keep("f", "/home/me/train.py", "p", "'/data/x.lock'") == "/data/x.lock"
+    assert hints.keep("f", "/home/me/train.py", "password", "'gridlock'") is None
+
+
+def test_the_mark_of_a_frames_values_cannot_be_guessed_back() -> None:
+    """GIVEN the same values in two runs of ours THEN their marks differ: there is a key that nobody has."""
+    code = "from breakranks.observe import hints; print(hints.progress(['1234']))"
+    marks = {subprocess.check_output([sys.executable, "-c", code]) for _ in range(3)}
+    assert len(marks) == 3
+    assert hints.progress(["1234"]) == hints.progress(["1234"]) != hints.progress(["1235"])
 
 
 def test_a_stopped_process_is_read_and_stays_stopped() -> None:

@@ -6,6 +6,7 @@ Nothing else of a frame's variables is kept: they may hold secrets, and a snapsh
 
 from __future__ import annotations
 
+import os
 import re
 
 from breakranks.snapshot.code import is_own
@@ -30,8 +31,11 @@ _KEPT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 # Loop counters of the user's own code: they tell which rank is behind. Numbers only.
 _COUNTERS = frozenset("step i it iter iteration epoch batch_idx batch_index global_step n_iter idx".split())
 _NUMBER = re.compile(r"-?\d{1,18}\Z")
-# A lock file of the user's own making: a path that is called so.
-_LOCK_PATH = re.compile(r"""["'](?:[^"'\n]{0,400}/)?[^"'\n/]{0,100}(?:lock|\.lck|\.pid)["']\Z""", re.IGNORECASE)
+# A lock file of the user's own making: a path that is called so. It must look like a path: a text that merely
+# ends in "lock" may be anything, a password too.
+_LOCK_PATH = re.compile(r"""["'][^"'\n]{0,400}(?:/[^"'\n/]{0,100}lock|\.lock|\.lck|\.pid)["']\Z""", re.IGNORECASE)
+# A key that is made anew in every run and kept nowhere: without it a short secret could be guessed from its mark.
+_KEY = os.urandom(16)
 _FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?\Z")
 _LONGEST = 512
 
@@ -42,10 +46,10 @@ def progress(values: list[str]) -> str:
     Only numbers, text and containers of them count; an object that is made anew each turn of a waiting loop
     says nothing about progress.
     """
-    from zlib import crc32
+    from hashlib import blake2b
 
     plain = [text for text in values if text and " at 0x" not in text and not _FLOAT.match(text)]
-    return f"{crc32(chr(0).join(plain).encode()):08x}"
+    return blake2b("\0".join(plain).encode(errors="replace"), key=_KEY, digest_size=4).hexdigest()
 
 
 def keep(function: str, file: str, name: str, text: str) -> str | None:
