@@ -32,7 +32,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="TARGET",
         nargs="?",
-        help="local (the default), pid:123,124, or a file made with `breakranks snapshot`",
+        help="local (the default), pid:123,124, a file made with `breakranks snapshot`, or a folder of dumps",
     )
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6, 0-31/8")
@@ -70,9 +70,13 @@ def find(begun: HeadStart | None = None) -> Found:
 
 def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
     """The one job that a command is about, here or in a file."""
-    from breakranks.jobs.targets import Pids, SnapshotFile, job_of_pids, parse_target, select
+    from breakranks.jobs.targets import DumpFolder, Pids, SnapshotFile, job_of_pids, parse_target, select
 
     target = parse_target(args.target)
+    if isinstance(target, DumpFolder):
+        from breakranks.reach.dumps import load as load_dumps
+
+        return load_dumps(target.path)
     if isinstance(target, SnapshotFile):
         return load(target.path, args.job)
     if isinstance(target, Pids):

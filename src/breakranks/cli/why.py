@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         common.show(why_lines(snapshot, diagnosis, how), how)
     if diagnosis.verdict is not None:
         return 1
-    return 0 if len(snapshot.stacks) > 1 else 2  # 2: not one stack could be read; the lines say why
+    return 0 if len(snapshot.stacks) > 1 or snapshot.groups else 2  # 2: not one stack could be read; the lines say why
 
 
 def meanings(path: str | None) -> Table:

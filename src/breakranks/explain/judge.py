@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from breakranks.explain import words
 from breakranks.explain.case import HELD_BY_RANK, Case, Node
+from breakranks.explain.collectives.judge import explain_dumps, is_of_dumps
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
 from breakranks.explain.rules import deadlock, missing, reason_for, starting
@@ -31,6 +32,8 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     When a longer look could change the answer, ``settled`` is False and ``wait`` says how long: take another
     sample and ask again.
     """
+    if is_of_dumps(snapshot):
+        return explain_dumps(snapshot)
     case = Case(snapshot, table)
     classes = tuple(_class(case, node) for node in sorted(case.nodes, key=lambda node: node.ranks.first))
     begun = starting.proposal(case)

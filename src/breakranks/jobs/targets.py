@@ -14,7 +14,10 @@ from breakranks.observe.table import Entry, Table, redact
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Job
 
-EXAMPLES = "A target is: local (the default), pid:4242,4243, or a snapshot file such as hang.brk."
+EXAMPLES = (
+    "A target is: local (the default), pid:4242,4243, a snapshot file such as hang.brk, "
+    "or a folder of flight recorder dumps."
+)
 _LATER = {
     "ssh": "ssh",
     "pdsh": "pdsh",
@@ -40,7 +43,13 @@ class SnapshotFile(NamedTuple):
     path: str
 
 
-Target = Local | Pids | SnapshotFile
+class DumpFolder(NamedTuple):
+    """What flight recorders wrote, a file a rank."""
+
+    path: str
+
+
+Target = Local | Pids | SnapshotFile | DumpFolder
 
 
 def parse_target(text: str | None) -> Target:
@@ -62,6 +71,8 @@ def parse_target(text: str | None) -> Target:
             f"{text}: reaching jobs through {_LATER[scheme]} comes in a later version",
             "Log in to a host of the job and run breakranks there: breakranks why",
         )
+    if os.path.isdir(text):
+        return DumpFolder(text)
     if os.path.isfile(text) or text.endswith(".brk") or "/" in text:
         return SnapshotFile(text)
     if text.isdigit():

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from breakranks.rankset import RankSet
+from breakranks.snapshot.recorder import Group, Operation, Recorder
 
 FORMAT_VERSION = 1
 PROGRESS = "#"
@@ -154,12 +155,16 @@ class Process(Struct, frozen=True):
 
 
 class Rank(Struct, frozen=True):
-    """One rank: its number, its place, its process. Helpers are ``process.children``."""
+    """One rank: its number, its place, its process. Helpers are ``process.children``.
+
+    ``recorder`` is what its flight recorder said; a rank of which only that is known has a process without a pid.
+    """
 
     rank: int
     host: str
     process: Process
     local_rank: int = -1
+    recorder: Recorder | None = None
 
 
 class Missing(Struct, frozen=True):
@@ -213,6 +218,8 @@ class Snapshot(Struct, frozen=True):
     interval: float = 0.0
     native: bool = False
     launcher: Process | None = None
+    groups: tuple[Group, ...] = ()
+    operations: tuple[Operation, ...] = ()
 
     def stack(self, row: int) -> tuple[Frame, ...]:
         """The frames of one row, outermost first."""

@@ -1,0 +1,255 @@
+"""Every rank's way through every group, side by side; and from it, who waits for whom.
+
+A rank's calls in one group bear numbers that are the same for the same call on every member. So a rank whose call
+number 239 is pending waits for each member that has not reached number 239, however the rings have wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import Snapshot
+from breakranks.snapshot.recorder import (
+    NOT_RECORDED,
+    Entry,
+    Group,
+    Operation,
+    Track,
+    members_of,
+    slice_of,
+    unpack_rows,
+)
+
+# What must be the same on all members, besides name and types. The others may differ from rank to rank.
+_INPUTS_EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce_scatter", "_reduce_scatter_base", "reduce")
+_OUTPUTS_EQUAL = ("all_gather", "_all_gather_base", "allgather", "all_gather_into_tensor")
+_TYPES_DIFFER = ("gather", "scatter", "broadcast")
+_FRIENDLY = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter", "allreduce": "all_reduce",
+             "allgather": "all_gather", "alltoall_base": "all_to_all", "alltoall": "all_to_all",
+             "ALLTOALL_BASE": "all_to_all", "all_to_all_single": "all_to_all"}  # fmt: skip
+
+
+class Wait(NamedTuple):
+    """A call that has not completed, and the members that are not in it.
+
+    ``absent`` are members that were seen not to have come; ``unknown`` those of which nothing is known;
+    ``elsewhere`` those that have called it too, but behind another call that is pending: a weak reason, since calls
+    of different groups may well run side by side. ``peer`` is the other end of a send (``sends``) or recv, -1 in a
+    collective.
+    """
+
+    group: int
+    entry: Entry
+    absent: RankSet
+    unknown: RankSet = RankSet()
+    elsewhere: RankSet = RankSet()
+    peer: int = -1
+    sends: bool = False
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.peer >= 0
+
+    @property
+    def others(self) -> RankSet:
+        """Those that it waits for, by the best evidence that there is."""
+        return self.absent or self.unknown
+
+
+class Mismatch(NamedTuple):
+    """The first number of a group at which members called different things."""
+
+    group: int
+    number: int
+    sides: tuple[tuple[RankSet, int], ...]  # the ranks, and the row of the operation that they called
+
+    @property
+    def ranks(self) -> RankSet:
+        found = RankSet()
+        for ranks, _ in self.sides:
+            found |= ranks
+        return found
+
+
+class Ledger:
+    """All recorders of a snapshot, prepared. ``waits`` has every rank's pending calls, oldest first."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.recorders = {rank.rank: rank.recorder for rank in snapshot.ranks if rank.recorder is not None}
+        self.known = RankSet(self.recorders)
+        self.members = [members_of(group) for group in snapshot.groups]
+        self.tracks: list[dict[int, Track]] = [{} for _ in snapshot.groups]
+        for rank, recorder in self.recorders.items():
+            for track in recorder.tracks:
+                self.tracks[track.group][rank] = track
+        self._absent: dict[tuple[int, int], RankSet] = {}
+        self._alike = [_what_counts(one) for one in snapshot.operations]
+        self.mismatches = tuple(self._mismatches())
+        self.waits = self._waits()
+
+    def __bool__(self) -> bool:
+        return bool(self.recorders)
+
+    def group(self, row: int) -> Group:
+        return self.snapshot.groups[row]
+
+    def operation(self, row: int) -> Operation:
+        return self.snapshot.operations[row]
+
+    def name(self, row: int) -> str:
+        """What a person calls the operation."""
+        name = self.operation(row).name
+        return "+".join(_FRIENDLY.get(part, part) for part in name.split("+")[:3])
+
+    def reached(self, group: int, rank: int) -> int:
+        """The number of the newest call of this rank in this group; 0: none that is known of."""
+        track = self.tracks[group].get(rank)
+        return track.reached if track is not None else 0
+
+    def absent(self, group: int, number: int) -> RankSet:
+        """The members that are known not to have called this number."""
+        key = (group, number)
+        found = self._absent.get(key)
+        if found is None:
+            tracks = self.tracks[group]
+            there = RankSet(rank for rank, track in tracks.items() if track.reached >= number)
+            found = self._absent[key] = (self.members[group] & self.known) - there
+        return found
+
+    def head(self, rank: int) -> Wait | None:
+        """The oldest pending call of a rank."""
+        waits = self.waits.get(rank)
+        return waits[0] if waits else None
+
+    def edges(self) -> dict[int, RankSet]:
+        """Who waits for whom, over all groups and pairs: every rank that has a pending call."""
+        found = {}
+        for rank, waits in self.waits.items():
+            others = RankSet()
+            for wait in waits:
+                others |= wait.others
+            found[rank] = others - RankSet([rank])
+        return found
+
+    def weak_edges(self) -> dict[int, RankSet]:
+        """Who has called what another waits in, but behind something else; of those with no better reason."""
+        found = {}
+        for rank, waits in self.waits.items():
+            if any(wait.others for wait in waits):
+                continue
+            if waits[0].elsewhere:
+                found[rank] = waits[0].elsewhere - RankSet([rank])
+        return found
+
+    def _waits(self) -> dict[int, list[Wait]]:
+        found: dict[int, list[Wait]] = {}
+        for rank, recorder in self.recorders.items():
+            waits = [self._wait(track.group, track.pending[0]) for track in recorder.tracks if track.pending]
+            waits += self._transfers(rank)
+            if waits:
+                found[rank] = sorted(waits, key=lambda wait: wait.entry.record)
+        heads = {rank: waits[0] for rank, waits in found.items()}
+        return {rank: [self._behind(wait, heads) for wait in waits] for rank, waits in found.items()}
+
+    def _wait(self, group: int, entry: Entry) -> Wait:
+        return Wait(group, entry, self.absent(group, entry.number), self.members[group] - self.known)
+
+    def _behind(self, wait: Wait, heads: dict[int, Wait]) -> Wait:
+        """Where all have called it and it is not done: who has it behind another call?"""
+        if wait.absent or wait.unknown or wait.is_transfer or self._differs(wait):
+            return wait
+        tracks = self.tracks[wait.group]
+        elsewhere = []
+        for rank in self.members[wait.group]:
+            head = heads.get(rank)
+            if head is None or (head.group == wait.group and not head.is_transfer):
+                continue
+            if tracks[rank].completed < wait.entry.number and head.entry.record < self._record(rank, wait):
+                elsewhere.append(rank)
+        return wait._replace(elsewhere=RankSet(elsewhere)) if elsewhere else wait
+
+    def _record(self, rank: int, wait: Wait) -> int:
+        """The record of this call on another rank; before all if it is not pending there."""
+        for entry in self.tracks[wait.group][rank].pending:
+            if entry.number == wait.entry.number:
+                return entry.record
+        return -1
+
+    def _differs(self, wait: Wait) -> bool:
+        return any(one.group == wait.group and one.number <= wait.entry.number for one in self.mismatches)
+
+    def _transfers(self, rank: int) -> Iterator[Wait]:
+        """Sends without a recv at the other end, and recvs without a send: the first of each pair."""
+        counts: dict[tuple[int, int, bool], int] = {}
+        for one in self.recorders[rank].transfers:
+            if one.peer < 0:
+                continue
+            key = (one.group, one.peer, one.sends)
+            counts[key] = counts.get(key, 0) + 1
+            other = self.recorders.get(one.peer)
+            if other is None:
+                yield Wait(one.group, one.entry, RankSet(), RankSet([one.peer]), RankSet(), one.peer, one.sends)
+                continue
+            answers = sum(
+                1 for t in other.transfers if t.peer == rank and t.sends != one.sends and t.group == one.group
+            )
+            absent = RankSet([one.peer]) if answers < counts[key] else RankSet()
+            yield Wait(one.group, one.entry, absent, RankSet(), RankSet(), one.peer, one.sends)
+
+    def _mismatches(self) -> Iterator[Mismatch]:
+        for group, tracks in enumerate(self.tracks):
+            pending = [track.pending[0].number for track in tracks.values() if track.pending]
+            if len(tracks) < 2 or not pending:
+                continue
+            found = self._first_difference(group, tracks)
+            # What all went through long ago cannot be why they stand here.
+            if found is not None and any(
+                track.pending and track.pending[-1].number >= found.number for track in tracks.values()
+            ):
+                yield found
+
+    def _first_difference(self, group: int, tracks: dict[int, Track]) -> Mismatch | None:
+        """Histories are compared as bytes, and looked into only where those differ."""
+        kinds: dict[tuple[int, bytes], list[int]] = {}
+        for rank, track in tracks.items():
+            kinds.setdefault((track.first, track.history), []).append(rank)
+        if len(kinds) < 2:
+            return None
+        reference = tracks[max(kinds.values(), key=len)[0]]
+        first: int | None = None
+        for ranks in kinds.values():
+            number = self._parts(reference, tracks[ranks[0]])
+            if number is not None and (first is None or number < first):
+                first = number
+        if first is None:
+            return None
+        sides: dict[object, tuple[int, list[int]]] = {}
+        for rank, track in tracks.items():
+            row = track.row(first)
+            if row != NOT_RECORDED:
+                sides.setdefault(self._alike[row], (row, []))[1].append(rank)
+        ordered = sorted(((RankSet(ranks), row) for row, ranks in sides.values()), key=lambda side: side[0].first)
+        return Mismatch(group, first, tuple(ordered)) if len(ordered) > 1 else None
+
+    def _parts(self, one: Track, other: Track) -> int | None:
+        """The first number at which two histories differ in something that counts."""
+        first, last = max(one.first, other.first), min(one.reached, other.reached)
+        mine, its = slice_of(one, first, last), slice_of(other, first, last)
+        if mine == its:
+            return None
+        for offset, (a, b) in enumerate(zip(unpack_rows(mine), unpack_rows(its), strict=False)):
+            if a != b and a and b and self._alike[a] != self._alike[b]:
+                return first + offset
+        return None
+
+
+def _what_counts(one: Operation) -> tuple[str, ...]:
+    """What must be equal on all members for a call to be the same."""
+    parts = set(one.name.split("+"))
+    inputs = one.inputs if parts <= set(_INPUTS_EQUAL) else ""
+    outputs = one.outputs if parts <= set(_OUTPUTS_EQUAL) else ""
+    types = "" if parts & set(_TYPES_DIFFER[:2]) else one.types
+    return (one.name, inputs, outputs, types)

@@ -1,0 +1,328 @@
+"""From the decoded dump of one rank to its tracks.
+
+Known are versions 1 and 2 as far as 2.10. What is missing is done without, what is new is passed over: torch adds
+fields from release to release. All columns are taken at once where every entry has them, which is what makes
+two million entries a matter of seconds.
+"""
+
+from __future__ import annotations
+
+import marshal
+import re
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from breakranks.observe.recorder.safely import DumpError, decode
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import Frame, StackTable
+from breakranks.snapshot.recorder import (
+    COMPLETED,
+    NOT_RECORDED,
+    SCHEDULED,
+    STARTED,
+    Entry,
+    Group,
+    Operation,
+    Recorder,
+    RecorderTable,
+    Track,
+    Transfer,
+    pack_rows,
+)
+
+KNOWN_MAJORS = ("1", "2")
+_STATES = {SCHEDULED: SCHEDULED, STARTED: STARTED, COMPLETED: COMPLETED}
+_PEER = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
+_MOST_SIZES = 400  # characters of sizes that are kept: a coalesced call may list thousands of tensors
+_MOST_PENDING = 256
+_MOST_GAP = 100_000
+_NS = 1e-9
+
+
+class Dump(NamedTuple):
+    """One rank's dump, with tables of its own."""
+
+    recorder: Recorder
+    table: RecorderTable
+    stacks: StackTable
+
+
+class _Columns(NamedTuple):
+    records: list[int]
+    groups: list[tuple[str, str]]
+    numbers: list[int]
+    names: list[str]
+    states: list[str]
+    retired: list[bool]
+    p2p: list[bool]
+    created: list[int]
+    keys: list[bytes]
+
+
+_FAST = itemgetter(
+    "record_id", "collective_seq_id", "profiling_name", "state", "retired", "is_p2p", "time_created_ns",
+    "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "process_group",
+)  # fmt: skip
+
+
+def read(data: bytes) -> Dump:
+    """Everything that matters of a dump; raises :class:`DumpError`."""
+    return make(decode(data))
+
+
+def make(top: dict[str, Any]) -> Dump:
+    version = str(top.get("version", ""))
+    if version.split(".")[0] not in KNOWN_MAJORS:
+        raise DumpError(
+            f"is of version {version[:20] or 'none'}, which is not known here",
+            "Known are 1 and 2; a newer breakranks may read it.",
+        )
+    entries = [entry for entry in top["entries"] if isinstance(entry, dict)]
+    if not entries and top["entries"]:
+        raise DumpError("has entries that are not records")
+    columns = _columns(entries)
+    return _Maker(entries, columns, _configs(top.get("pg_config"))).make(version)
+
+
+def _columns(entries: list[dict[str, Any]]) -> _Columns:
+    try:
+        rows = list(map(_FAST, entries))
+        if rows:
+            columns = list(zip(*rows, strict=True))
+            if (
+                set(map(type, columns[0])) == {int}
+                and set(map(type, columns[1])) == {int}
+                and set(map(type, columns[6])) == {int}
+                and set(map(type, columns[2])) == {str}
+                and set(map(type, columns[11])) <= {tuple, list}
+                and max(map(len, columns[7])) < 64
+            ):
+                return _Columns(
+                    list(columns[0]),
+                    [(str(pair[0]), str(pair[1])) for pair in columns[11]],
+                    list(columns[1]),
+                    list(columns[2]),
+                    list(columns[3]),
+                    list(columns[4]),
+                    list(columns[5]),
+                    list(columns[6]),
+                    # Version 2: later ones write the same value differently when it is shared.
+                    [marshal.dumps((row[2], *row[7:11]), 2) for row in rows],
+                )
+    except (KeyError, TypeError, ValueError, IndexError):
+        pass
+    return _slow_columns(entries)
+
+
+def _slow_columns(entries: list[dict[str, Any]]) -> _Columns:
+    """The same from entries of older versions, or with holes."""
+    found = _Columns([], [], [], [], [], [], [], [], [])
+    for index, entry in enumerate(entries):
+        pair = entry.get("process_group")
+        if isinstance(pair, (tuple, list)) and pair:
+            group = (str(pair[0])[:200], str(pair[1])[:200] if len(pair) > 1 else "")
+        else:
+            group = (str(entry.get("pg_name", entry.get("pg_id", "0")))[:200], "")
+        name = str(entry.get("profiling_name", "unknown"))[:200]
+        p2p = bool(entry.get("is_p2p", bool(_PEER.search(name))))
+        number = entry.get("collective_seq_id", entry.get("seq_id", entry.get("op_id", 0)))
+        found.records.append(_whole(entry.get("record_id", entry.get("id", index)), index))
+        found.groups.append(group)
+        found.numbers.append(_whole(number, 0))
+        found.names.append(name)
+        found.states.append(str(entry.get("state", SCHEDULED)))
+        found.retired.append(entry.get("retired") is True)
+        found.p2p.append(p2p)
+        found.created.append(_whole(entry.get("time_created_ns", 0), 0))
+        sizes = (str(entry.get(field, []))[:_MOST_SIZES] for field in ("input_sizes", "output_sizes"))
+        types = (str(entry.get(field, []))[:_MOST_SIZES] for field in ("input_dtypes", "output_dtypes"))
+        found.keys.append(marshal.dumps((name, *sizes, *types), 2))
+    return found
+
+
+def _whole(value: object, otherwise: int) -> int:
+    """A number however it is written (JSON has some as strings), within what a counter can be."""
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+    return number if -1 <= number < 1 << 62 else otherwise
+
+
+def _configs(value: object) -> dict[str, tuple[str, RankSet]]:
+    """Name to description and members, as far as the dump says; gloo's says nothing."""
+    found = {}
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    keys = list(value) if isinstance(value, dict) else None
+    for index, one in enumerate(items):
+        if not isinstance(one, dict):
+            continue
+        name = str(one.get("name") or (keys[index] if keys is not None else ""))
+        ranks = one.get("ranks")
+        members = [int(word) for word in re.findall(r"\d+", ranks if isinstance(ranks, str) else str(ranks))]
+        if members and max(members) < 10_000_000:
+            found[name] = (str(one.get("desc", "")), RankSet(members))
+    return found
+
+
+class _Maker:
+    """Splits the columns of one rank by group."""
+
+    def __init__(
+        self, entries: list[dict[str, Any]], columns: _Columns, configs: dict[str, tuple[str, RankSet]]
+    ) -> None:
+        self._entries = entries
+        self._columns = columns
+        self._configs = configs
+        self._table = RecorderTable()
+        self._stacks = StackTable()
+        self._rows: dict[bytes, int] = {}
+        self._order: dict[int, list[int]] = {}
+        # gloo never says "completed", only "retired"; NCCL also retires what it gave up on.
+        self._by_retired = COMPLETED not in columns.states
+
+    def make(self, version: str) -> Dump:
+        columns = self._columns
+        by_group: dict[int, list[int]] = {}
+        group_rows: dict[tuple[str, str], int] = {}
+        transfers: list[Transfer] = []
+        done = self._done()
+        for index, (pair, p2p) in enumerate(zip(columns.groups, columns.p2p, strict=True)):
+            row = group_rows.get(pair)
+            if row is None:
+                row = group_rows[pair] = self._group(pair, columns.names[index])
+            if not p2p:
+                by_group.setdefault(row, []).append(index)
+            elif not done[index] and len(transfers) < _MOST_PENDING:
+                transfers += self._transfer(row, index)
+        tracks = tuple(self._track(row, indexes, done) for row, indexes in by_group.items())
+        recorder = Recorder(
+            version,
+            0.0,
+            tracks,
+            tuple(transfers),
+            wrapped=bool(columns.records) and min(columns.records) > 0,
+            newest=max(columns.created, default=0) * _NS,
+        )
+        return Dump(recorder, self._table, self._stacks)
+
+    def _done(self) -> list[bool]:
+        columns = self._columns
+        if self._by_retired:
+            return columns.retired
+        return [state == COMPLETED for state in columns.states]
+
+    def _group(self, pair: tuple[str, str], name: str) -> int:
+        description, members = self._configs.get(pair[0], ("", RankSet()))
+        backend = name.partition(":")[0] if ":" in name else ""
+        source = "config" if members else "seen"
+        return self._table.group(Group(pair[0], pair[1] or description, str(members), source, backend))
+
+    def _track(self, group: int, indexes: list[int], done: list[bool]) -> Track:
+        numbers = self._columns.numbers
+        start = 0
+        for position in range(1, len(indexes)):
+            # A group that was destroyed and made anew under the same name counts from the beginning again.
+            if numbers[indexes[position]] < numbers[indexes[position - 1]]:
+                start = position
+        indexes = indexes[start:]
+        first, reached = numbers[indexes[0]], numbers[indexes[-1]]
+        if reached - first > _MOST_GAP:
+            raise DumpError(f"is not believable: it counts from {first} to {reached} in one group")
+        rows = [NOT_RECORDED] * (reached - first + 1)
+        for index in indexes:
+            at = numbers[index] - first
+            rows[at] = self._operation(index) if not rows[at] else self._coalesced(rows[at], index)
+        open_calls = [index for index in indexes if not done[index]]
+        completed = max((numbers[index] for index in indexes if done[index]), default=first - 1)
+        return Track(
+            group,
+            first,
+            pack_rows(rows),
+            completed,
+            tuple(self._entry(index) for index in open_calls[:_MOST_PENDING]),
+            self._entry(indexes[-1]),
+            self._columns.created[indexes[0]] * _NS,
+        )
+
+    def _operation(self, index: int) -> int:
+        key = self._columns.keys[index]
+        row = self._rows.get(key)
+        if row is None:
+            name, inputs, outputs, in_types, out_types = marshal.loads(key)
+            made = Operation(
+                name.partition(":")[2] or name, _sizes(inputs), _sizes(outputs), _types(in_types, out_types)
+            )
+            row = self._rows[key] = self._table.operation(made)
+        return row
+
+    def _coalesced(self, row: int, index: int) -> int:
+        """Calls that were made as one bear one number: keep all their names."""
+        before, more = self._table.operations[row], self._table.operations[self._operation(index)]
+        if len(before.name) > _MOST_SIZES:
+            return row
+        return self._table.operation(
+            Operation(
+                f"{before.name}+{more.name}",
+                f"{before.inputs}+{more.inputs}"[:_MOST_SIZES],
+                f"{before.outputs}+{more.outputs}"[:_MOST_SIZES],
+                before.types if before.types == more.types else f"{before.types}+{more.types}"[:_MOST_SIZES],
+            )
+        )
+
+    def _entry(self, index: int) -> Entry:
+        columns = self._columns
+        entry = self._entries[index]
+        return Entry(
+            columns.numbers[index],
+            self._operation(index),
+            columns.records[index],
+            _STATES.get(columns.states[index], SCHEDULED),
+            columns.created[index] * _NS,
+            self._stacks.add(_frames(entry.get("frames"))),
+            _whole(entry.get("thread_id", 0), 0),
+        )
+
+    def _transfer(self, group: int, index: int) -> list[Transfer]:
+        """A send or recv that is under way. Its text has ranks of the group; members turn them into the job's."""
+        match = _PEER.search(self._columns.names[index])
+        if match is None:
+            return []
+        peer = int(match[3])
+        members = self._order.get(group)
+        if members is None:
+            members = self._order[group] = list(RankSet.parse(self._table.groups[group].ranks))
+        if members:
+            peer = members[peer] if peer < len(members) else -1
+        elif self._table.groups[group].name != "0":
+            peer = -1
+        return [Transfer(group, match[1] == "send", peer, self._entry(index))]
+
+
+def _sizes(value: object) -> str:
+    """``[[1024]]`` is one tensor, and written ``[1024]``."""
+    text = value if isinstance(value, str) else str(value)
+    text = text.replace(" ", "")
+    if text.startswith("[[") and text.endswith("]]") and "],[" not in text:
+        text = text[1:-1]
+    return "" if text == "[]" else text[:_MOST_SIZES]
+
+
+def _types(inputs: object, outputs: object) -> str:
+    texts = []
+    for value in (inputs, outputs):
+        names = value if isinstance(value, (list, tuple)) else re.findall(r"\w+", str(value))
+        texts.append(",".join(dict.fromkeys(map(str, names))))
+    return (texts[0] if texts[0] == texts[1] else "→".join(text for text in texts if text))[:_MOST_SIZES]
+
+
+def _frames(value: object) -> tuple[Frame, ...]:
+    """A recorded stack, outermost first as all of ours are."""
+    if not isinstance(value, list):
+        return ()
+    found = []
+    for one in value[:200]:
+        if isinstance(one, dict):
+            name, file = str(one.get("name", "?"))[:500], str(one.get("filename", ""))[:4000]
+            found.append(Frame(name, file, _whole(one.get("line", 0), 0)))
+    return tuple(reversed(found))
