@@ -139,3 +139,38 @@ class RankSet:
 def ranks_text(ranks: RankSet) -> str:
     """How a sentence names a set: ``rank 3`` or ``ranks 0-2,4``."""
     return f"rank{'' if len(ranks) == 1 else 's'} {ranks}"
+
+
+def short_text(ranks: RankSet, most: int | None = 28) -> str:
+    """A set where there is little room: regular parts as ``5-1021/8``, which ``parse`` takes too, and cut where long.
+
+    >>> short_text(RankSet([5, 13, 21, 29])), short_text(RankSet([0, 1, 4, 9, 11, 12]), 5)
+    ('5-29/8', '0-1,4,…')
+    """
+    parts: list[str] = []
+    runs = list(ranks.ranges())
+    at = 0
+    while at < len(runs):
+        first, last = runs[at]
+        end = _regular(runs, at) if first == last else at
+        if end >= at + 2:
+            last = runs[end][0]
+            parts.append(f"{first}-{last}/{runs[at + 1][0] - first}")
+            at = end + 1
+        else:
+            parts.append(str(first) if first == last else f"{first}-{last}")
+            at += 1
+    text = ",".join(parts)
+    if most is None or len(text) <= most:
+        return text
+    return text[: max(text.rfind(",", 0, most), len(parts[0]))] + ",…"
+
+
+def _regular(runs: list[tuple[int, int]], start: int) -> int:
+    """The last of the lone ranks from here on that are equally far apart."""
+    end = start
+    while end + 1 < len(runs) and runs[end + 1][0] == runs[end + 1][1]:
+        if end > start and runs[end + 1][0] - runs[end][0] != runs[start + 1][0] - runs[start][0]:
+            break
+        end += 1
+    return end

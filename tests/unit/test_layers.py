@@ -22,10 +22,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "snapshot": {"errors", "rankset"},
     "observe": {"errors", "rankset", "snapshot"},
     "jobs": {"errors", "rankset", "snapshot", "observe"},
-    "reach": {"errors", "rankset", "snapshot", "observe", "jobs"},
+    "inside": {"errors", "snapshot", "observe"},
+    "reach": {"errors", "rankset", "snapshot", "observe", "jobs", "inside"},
     "explain": {"errors", "rankset", "snapshot"},
     "show": {"errors", "rankset", "snapshot", "explain"},
-    "cli": {"errors", "rankset", "snapshot", "observe", "jobs", "reach", "explain", "show"},
+    "cli": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "reach", "explain", "show"},
     "__init__": set(),
     "__main__": {"cli"},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from signal import SIGKILL, SIGSTOP, SIGUSR1
 
 from .case import Case, c_library, left_over, named_pipe
+from .expected_collectives import COLLECTIVES
 
 BATON = "{folder}/extensions/fused_scale/lock"
 
@@ -636,6 +637,7 @@ CASES = (
         victims=("0-1",),
         function=("download_weights",),
     ),
+    *COLLECTIVES,
     # --- nothing is wrong ---
     Case(name="healthy_fast", busy="0-2"),
     Case(name="healthy_slow", busy="0-2"),

@@ -53,6 +53,15 @@ def add_output(parser: argparse.ArgumentParser, *, json: bool = True, full: str 
     )
 
 
+def add_no_inject(parser: argparse.ArgumentParser) -> None:
+    """``--no-inject``: stay outside of the processes."""
+    parser.add_argument(
+        "--no-inject",
+        action="store_true",
+        help="run nothing inside the ranks: then their flight recorders, groups and call numbers are not known",
+    )
+
+
 def find(begun: HeadStart | None = None) -> Found:
     """Every job of this machine."""
     from breakranks.jobs.find import find_jobs
@@ -131,6 +140,18 @@ def chosen_ranks(text: str | None, here: Iterable[int], missing: Sequence[Missin
 def ranks_of(target: FoundJob | Snapshot, text: str | None) -> RankSet | None:
     """``--rank`` checked against the job that it is about."""
     return chosen_ranks(text, (rank.rank for rank in target.ranks), target.missing)
+
+
+def need_processes(target: FoundJob | Snapshot, name: str | None) -> None:
+    """Refuse what has no processes in it: a folder of dumps, or a snapshot that was made of one."""
+    from breakranks.show.tree import of_dumps
+    from breakranks.snapshot.model import Snapshot
+
+    if isinstance(target, Snapshot) and of_dumps(target):
+        raise UsageError(
+            f"{name} has flight recorder dumps in it, and no processes",
+            f"Ask what they say: breakranks why {name}, or breakranks collectives {name}",
+        )
 
 
 def look(args: argparse.Namespace) -> Look:

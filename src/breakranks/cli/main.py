@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "why": ("breakranks.cli.why", "why a job hangs: which rank, where, and what to do"),
+    "collectives": ("breakranks.cli.collectives", "who is at which collective of which group, and who is behind"),
     "ps": ("breakranks.cli.ps", "the jobs on this machine and their ranks"),
     "stacks": ("breakranks.cli.stacks", "what every rank is doing, folded into one tree"),
     "top": ("breakranks.cli.top", "the same, live: what moves and what stands"),
@@ -105,7 +106,7 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words or words[0] in ("-h", "--help"):
-        rows = "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items())
+        rows = "\n".join(f"  {name:<11} {summary}" for name, (_, summary) in COMMANDS.items())
         (sys.stdout if words else sys.stderr).write(HELP.format(commands=rows, status=STATUS))
         return 0 if words else 2
     if words[0] in ("-V", "--version"):

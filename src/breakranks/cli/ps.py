@@ -55,6 +55,7 @@ def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]
 
     if not isinstance(parse_target(args.target), Local) or args.job is not None:
         target = common.resolve(args)
+        common.need_processes(target, args.target)
         return [target if isinstance(target, Snapshot) else _look(target)], ()
     found = common.find()
     if not found.jobs:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 INTERVAL = 0.5
 PATIENCE = 15.0
 _LONGEST_STEP = 1.0
+_READ_AGAIN = 3  # samples: ranks that have moved meanwhile are in other calls
 
 
 def settle(
@@ -27,6 +28,7 @@ def settle(
     interval: float = INTERVAL,
     patience: float = PATIENCE,
     table: Table | None = None,
+    inject: bool = True,
 ) -> tuple[Snapshot, Diagnosis]:
     """A snapshot and what it means. Says on stderr why it looks longer, when it does."""
     from breakranks.reach.local import Session
@@ -35,7 +37,7 @@ def settle(
     with Session(found, ranks=ranks) as session:
         session.sample()
         time.sleep(interval)
-        session.sample(native=native)
+        session.sample(native=native, recorders=inject)
         until = time.monotonic() + patience
         extended = False
         while True:
@@ -50,7 +52,7 @@ def settle(
                 return snapshot, diagnosis
             say(f"watching {min(diagnosis.wait, left):.0f} s more: {diagnosis.why_not_settled}")
             time.sleep(min(max(diagnosis.wait, interval), _LONGEST_STEP, left))
-            session.sample()
+            session.sample(recorders=inject and session.sampled % _READ_AGAIN == 0)
 
 
 class Progress:

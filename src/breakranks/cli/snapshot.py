@@ -7,6 +7,8 @@ removed; environment variables are not kept.
 
 from __future__ import annotations
 
+import os
+
 from breakranks.cli import common
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet, ranks_text
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 breakranks snapshot -o hang.brk          the job on this machine
 breakranks snapshot pid:4242 -o one.brk  any Python process
+breakranks snapshot dumps/ -o hang.brk   a folder of flight recorder dumps, as one file
 breakranks why hang.brk                  explain it later, anywhere
 """
 
@@ -32,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--interval", metavar="S", type=float, default=0.5, help="seconds between samples (default: 0.5)"
     )
     parser.add_argument("--no-native", action="store_true", help="without C frames: quicker")
+    common.add_no_inject(parser)
     common.add_output(parser, json=False)
 
 
@@ -39,18 +43,26 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0 to 3600 seconds.")
     target = common.resolve(args)
-    if isinstance(target, Snapshot):
+    if isinstance(target, Snapshot) and not os.path.isdir(args.target):
         raise UsageError(f"{args.target} is a snapshot already", f"Read it: breakranks why {args.target}")
+    if isinstance(target, Snapshot) and args.rank is not None:
+        raise UsageError(
+            f"{args.target} is kept whole", "Who is behind shows against the others only. Leave --rank out."
+        )
     ranks = common.ranks_of(target, args.rank)
 
     from breakranks.snapshot.file import check_place, save
 
     path = args.output or f"{file_name(target.job.key)}.brk"
     check_place(path)
+    if isinstance(target, Snapshot):
+        snapshot = target  # a folder of dumps
+    else:
+        from breakranks.cli.settle import settle
 
-    from breakranks.cli.settle import settle
-
-    snapshot, _ = settle(target, ranks=ranks, native=not args.no_native, interval=args.interval)
+        snapshot, _ = settle(
+            target, ranks=ranks, native=not args.no_native, interval=args.interval, inject=not args.no_inject
+        )
     size = save(snapshot, path)
     look = common.look(args)
     common.show(kept_lines(snapshot, path, size), look)
@@ -69,10 +81,12 @@ def kept_lines(snapshot: Snapshot, path: str, size: int) -> list[Line]:
     ranks = RankSet(rank.rank for rank in snapshot.ranks)
     stacks = count(len(snapshot.stacks) - 1, "different stack")
     samples = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)
+    recorders = count(sum(1 for rank in snapshot.ranks if rank.recorder is not None), "flight recorder")
+    what = [] if not samples else [count(samples, "sample")]
+    what += [] if recorders.startswith("0 ") else [recorders]
     lines: list[Line] = [
         (
-            f"kept {ranks_text(ranks)} of job {snapshot.job.key}: {count(samples, 'sample')}, {stacks}, "
-            f"{amount(size)} in ",
+            f"kept {ranks_text(ranks)} of job {snapshot.job.key}: {', '.join([*what, stacks, amount(size)])} in ",
             (path, "bold"),
         )
     ]

@@ -27,6 +27,7 @@ breakranks stacks --rank 0-3 --threads  every Python thread of four ranks
 breakranks stacks --native              C and C++ frames too
 breakranks stacks --flat                one block a class, like py-spy
 breakranks stacks hang.brk --full       from a file, nothing cut
+breakranks stacks dumps/                where each rank made its newest call, from a folder of dumps
 """
 
 
@@ -65,8 +66,36 @@ def run(args: argparse.Namespace) -> int:
 
     target = common.resolve(args)
     ranks = common.ranks_of(target, args.rank)
-    snapshot = target if isinstance(target, Snapshot) else _look(target, ranks, args)
+    snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _look(target, ranks, args)
     return _print(snapshot, ranks, args)
+
+
+def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
+    """A snapshot as it is; one of dumps with the stack in which each rank made its newest call."""
+    from breakranks.show.tree import of_dumps
+
+    if not of_dumps(snapshot):
+        return snapshot
+    from msgspec.structs import replace
+
+    from breakranks.snapshot.model import Problem, Sample, Thread
+
+    ranks = []
+    for rank in snapshot.ranks:
+        assert rank.recorder is not None
+        calls = [track.last for track in rank.recorder.tracks if track.last is not None]
+        calls += [one.entry for one in rank.recorder.transfers]
+        row = max(calls, key=lambda call: call.record).stack if calls else 0
+        # Without a sample a rank stands nowhere, and is in no class.
+        samples = (Sample(snapshot.time, "?", threads=(Thread(0, "MainThread", row),)),) if row else ()
+        ranks.append(replace(rank, process=replace(rank.process, samples=samples)))
+    if not any(rank.process.samples for rank in ranks):
+        raise UsageError(
+            f"the dumps in {name} have no stacks in them",
+            f"Their calls say much: breakranks why {name}, or breakranks collectives {name}",
+        )
+    note = Problem("where the ranks are now. The stacks are those of each rank's newest recorded call.")
+    return replace(snapshot, ranks=tuple(ranks), problems=(note, *snapshot.problems))
 
 
 def _look(found: FoundJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0.2 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0.2 to 3600 seconds.")
     target = common.resolve(args)
+    common.need_processes(target, args.target)
     ranks = common.ranks_of(target, args.rank)
 
     from breakranks.explain import explain

@@ -11,6 +11,8 @@ import sys
 from breakranks.cli import common
 from breakranks.errors import UsageError
 from breakranks.explain import explain
+from breakranks.rankset import RankSet
+from breakranks.show.tree import of_dumps
 from breakranks.snapshot.model import Snapshot, only
 
 TYPE_CHECKING = False
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
     from breakranks.explain.meanings import Table
+    from breakranks.explain.model import Diagnosis
 
 EXAMPLES = """
 breakranks why                        the job on this machine
@@ -25,6 +28,7 @@ breakranks why --job torchrun-29500   this one of several
 breakranks why pid:4242,4243          any Python processes
 breakranks why --save hang.brk        keep what was seen
 breakranks why hang.brk               explain it later, anywhere
+breakranks why dumps/                 a folder of flight recorder dumps
 breakranks why --json | jq .verdict   for programs
 """
 
@@ -43,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the longest to watch a job that may only be slow (default: 15)",
     )
     parser.add_argument("--no-native", action="store_true", help="without C frames: quicker, knows less")
+    common.add_no_inject(parser)
     parser.add_argument("--meanings", metavar="FILE", help="a TOML file of what frames of your own code mean")
     common.add_output(parser, full="whole stacks and paths")
 
@@ -54,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
     table = meanings(args.meanings)
     target = common.resolve(args)
     ranks = common.ranks_of(target, args.rank)
-    if isinstance(target, Snapshot):
+    if isinstance(target, Snapshot) and of_dumps(target):
+        # Who has not come shows against the others only: all are explained, and those asked for are shown.
+        snapshot, diagnosis = target, about(explain(target, table), ranks)
+    elif isinstance(target, Snapshot):
         snapshot = only(target, ranks)
         diagnosis = explain(snapshot, table)
     else:
@@ -67,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
             interval=args.interval,
             patience=args.patience,
             table=table,
+            inject=not args.no_inject,
         )
     if args.save:
         from breakranks.snapshot.file import save
@@ -84,6 +93,18 @@ def run(args: argparse.Namespace) -> int:
     if diagnosis.verdict is not None:
         return 1
     return 0 if len(snapshot.stacks) > 1 or snapshot.groups else 2  # 2: not one stack could be read; the lines say why
+
+
+def about(diagnosis: Diagnosis, ranks: RankSet | None) -> Diagnosis:
+    """The part of a diagnosis that has to do with these ranks."""
+    if ranks is None:
+        return diagnosis
+    from msgspec.structs import replace
+
+    found = [one for one in diagnosis.findings if (RankSet.parse(one.culprits) | RankSet.parse(one.victims)) & ranks]
+    verdict = next((one for one in found if not one.informational), None)
+    classes = [one for one in diagnosis.classes if RankSet.parse(one.ranks) & ranks]
+    return replace(diagnosis, verdict=verdict, findings=tuple(found), classes=tuple(classes))
 
 
 def meanings(path: str | None) -> Table:

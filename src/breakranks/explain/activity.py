@@ -86,7 +86,7 @@ class Reader:
         own = innermost_own(frames)
         below, above = _split(frames)
         tail = native_tail(merged)
-        context = self._context(above if below else frames)
+        context = self._context(above if below else frames) or self._purpose(below)
         base = Activity("unknown", "", own, call, about, kind, context, tail)
         python = self._python(below)
         native = self._native(tail)
@@ -141,6 +141,14 @@ class Reader:
             if meaning is not None and (best is None or meaning.weight > best.weight):
                 best = meaning
         return best.op if best is not None else ""
+
+    def _purpose(self, below: tuple[Frame, ...]) -> str:
+        """What a library that was called by the user's code does it for."""
+        for frame in below:
+            meaning = self._table.within(frame.function, frame.file)
+            if meaning is not None:
+                return meaning.op
+        return ""
 
     @staticmethod
     def _by_call(base: Activity, call: Call | None) -> Activity | None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from breakranks.explain.activity import Reader
+from breakranks.explain.collectives import say
+from breakranks.explain.collectives.ledger import Ledger, Wait
 from breakranks.explain.look import Look, evidence_key, helpers_key, look
 from breakranks.explain.meanings import PEER, Table
 from breakranks.rankset import RankSet
@@ -14,13 +16,16 @@ from breakranks.snapshot.model import FileLock, Frame, Process, Rank, Snapshot, 
 
 _SPAN = 0.4
 _IDLE = 0.05
+# Seconds that may pass between a sample and the recorders that are read with it.
+_READ_SKEW = 0.3
 HELD_BY_RANK = "held-by-rank"
 
 
 class Node(NamedTuple):
     """Ranks that do the same thing in the same place, and the ranks that they wait for.
 
-    ``reason`` says by what they wait: an activity of ``PEER``, or a lock that another rank holds.
+    ``reason`` says by what they wait: an activity of ``PEER``, or a lock that another rank holds. ``call`` is what
+    their flight recorders say of it. ``exact``: ``waits`` are just those that have not come, and no guess.
     """
 
     ranks: RankSet
@@ -29,6 +34,8 @@ class Node(NamedTuple):
     op: str
     where: Frame | None
     look: Look
+    call: Wait | None = None
+    exact: bool = False
 
     @property
     def is_waiting(self) -> bool:
@@ -51,6 +58,8 @@ class Case:
         self.by_pid = {
             process.pid: rank.rank for rank in snapshot.ranks for process in family(rank.process) if process.pid
         }
+        self.ledger = Ledger(snapshot)
+        self.calls = self._calls()
         self.nodes = self._apart(_without_gpu_waits(self._nodes()))
 
     @property
@@ -97,12 +106,13 @@ class Case:
 
     def _nodes(self) -> list[Node]:
         # Ranks with equal evidence share one Look, so that keys are made once for each of those.
-        shared: dict[int, list[int]] = {}
+        shared: dict[tuple[object, object], list[int]] = {}
         for rank, one in self.looks.items():
-            shared.setdefault(id(one), []).append(rank)
+            call = self.calls.get(rank)
+            shared.setdefault((id(one), call and (call.group, call.entry.number)), []).append(rank)
         groups: dict[object, list[int]] = {}
-        for ranks in shared.values():
-            groups.setdefault(self._key(self.looks[ranks[0]]), []).extend(ranks)
+        for (_, number), ranks in shared.items():
+            groups.setdefault((self._key(self.looks[ranks[0]]), number), []).extend(ranks)
         return [self._node(RankSet(ranks)) for ranks in groups.values()]
 
     def _apart(self, nodes: list[Node]) -> list[Node]:
@@ -139,18 +149,76 @@ class Case:
         activity = one.activity
         waits = RankSet()
         reason = activity.word
+        call = self.calls.get(ranks.first)
         if one.state in ("T", "t", "Z", "X"):
             reason = "stopped"
+        elif call is not None:
+            exact = self.ledger.group(call.group).source != "seen"
+            return Node(
+                ranks, self._others(call), reason, say.call(self.ledger, call), activity.where, one, call, exact
+            )
+        elif activity.word == "gpu-wait" and ranks <= self.ledger.known:
+            reason = "gpu"  # no collective of its is under way, so it waits for its own GPU
         elif activity.word == "p2p":
             peer = self.peer(one)
-            waits = RankSet([peer]) if peer is not None and peer in self.world else self.world - ranks
+            known = peer is not None and peer in self.world
+            waits = RankSet([peer]) if peer is not None and known else self.world - ranks
+            return Node(ranks, waits, reason, activity.op, activity.where, one, exact=known)
         elif activity.word in PEER:
             waits = self.world - ranks
         elif activity.word == "file-lock":
             _, holder = self.lock_holder(one)
             if holder is not None and holder not in ranks:
-                waits, reason = RankSet([holder]), HELD_BY_RANK
+                return Node(ranks, RankSet([holder]), HELD_BY_RANK, activity.op, activity.where, one, exact=True)
         return Node(ranks, waits, reason, activity.op, activity.where, one)
+
+    def _calls(self) -> dict[int, Wait]:
+        """The pending call that each rank stands in, by its recorder; not of ranks that have moved since."""
+        found = {}
+        for rank, waits in self.ledger.waits.items():
+            one = self.looks.get(rank)
+            if one is None or one.activity.word not in ("collective", "gpu-wait") or one.state in "TtZX":
+                continue
+            read = self.ledger.recorders[rank].time
+            if one.stands + _READ_SKEW < self.snapshot.time - read:
+                continue
+            mine = _of_stack(self.ledger, waits, one)
+            found[rank] = mine or next((wait for wait in waits if wait.others), waits[0])
+            if mine is not None and mine.entry.created:
+                # It has stood there since it called; what woke it for a moment meanwhile may have been us.
+                self.looks[rank] = one._replace(stands=max(one.stands, self.snapshot.time - mine.entry.created))
+        return found
+
+    def _others(self, call: Wait) -> RankSet:
+        """Those that a call waits for. Where a recorder could not be read, the stack says whether it came."""
+        unknown = RankSet(
+            rank
+            for rank in call.unknown & self.world
+            if rank not in self.looks or self.looks[rank].activity.word != "collective"
+        )
+        return (call.absent or unknown or call.elsewhere) & self.world
+
+    def awaited(self) -> RankSet | None:
+        """The ranks that somebody waits for; None where that is not known exactly."""
+        found = RankSet()
+        for node in self.waiting():
+            if not node.exact:
+                return None
+            found |= node.waits
+        return found
+
+    def victims_of(self, culprits: RankSet) -> RankSet:
+        """The ranks that wait for these, in however many steps."""
+        nodes = self.waiting()
+        found = culprits
+        while nodes:
+            more = [node for node in nodes if not node.exact or node.waits & found]
+            if not more:
+                break
+            for node in more:
+                found |= node.ranks
+            nodes = [node for node in nodes if node not in more]
+        return found - culprits
 
     @staticmethod
     def peer(one: Look) -> int | None:
@@ -174,12 +242,27 @@ class Case:
         return [node for node in self.nodes if node.is_waiting]
 
 
+def _of_stack(ledger: Ledger, waits: list[Wait], one: Look) -> Wait | None:
+    """Which of a rank's pending calls its thread stands in: its own newest of that name."""
+    mine = [
+        wait
+        for wait in waits
+        if one.thread is not None
+        and wait.entry.thread in (0, one.thread.tid)
+        and ledger.name(wait.entry.operation) == one.activity.op
+    ]
+    return max(mine, key=lambda wait: wait.entry.record, default=None)
+
+
 def _without_gpu_waits(nodes: list[Node]) -> list[Node]:
     """A rank that waits for its GPU may wait for other ranks there, in a collective that the GPU runs. But where
     others are in a collective on the CPU, it is simply one that has not come."""
     if not any(node.reason in PEER and node.reason != "gpu-wait" for node in nodes):
         return nodes
-    return [node._replace(reason="gpu", waits=RankSet()) if node.reason == "gpu-wait" else node for node in nodes]
+    return [
+        node._replace(reason="gpu", waits=RankSet()) if node.reason == "gpu-wait" and node.call is None else node
+        for node in nodes
+    ]
 
 
 def _is_idle(process: Process) -> bool:

@@ -7,8 +7,8 @@ from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.collectives.judge import explain_dumps, is_of_dumps
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
-from breakranks.explain.rules import deadlock, missing, reason_for, starting
-from breakranks.explain.rules.proposal import Proposal, with_reason
+from breakranks.explain.rules import collectives, deadlock, missing, reason_for, starting
+from breakranks.explain.rules.proposal import Proposal, folded, union, what, with_reason
 from breakranks.explain.rules.reason import MOVING, SLOW, Reason
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Snapshot
@@ -35,7 +35,8 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     if is_of_dumps(snapshot):
         return explain_dumps(snapshot)
     case = Case(snapshot, table)
-    classes = tuple(_class(case, node) for node in sorted(case.nodes, key=lambda node: node.ranks.first))
+    alike = sorted(folded(case, case.nodes), key=lambda some: union(some).first)
+    classes = tuple(_class(case, some) for some in alike)
     begun = starting.proposal(case)
     if begun is not None:
         return _starting(*begun, classes)
@@ -75,8 +76,14 @@ def _propose(case: Case) -> list[Proposal]:
     found = missing.gone(case, waiting)
     unexplained: list[Node] = []
     by_cause: dict[tuple[str, str, object], tuple[RankSet, Reason]] = {}
+    awaited = case.awaited() if waiting else None
     for node in roots:
         reason = reason_for(case, node.look)
+        if awaited is not None and (reason is None or reason.kind not in _NEVER_PASSES):
+            # It is known for whom the others wait: who is none of those holds nobody up.
+            node = node._replace(ranks=node.ranks & awaited)
+            if not node.ranks:
+                continue
         if reason is None:
             unexplained.append(node)
             continue
@@ -98,11 +105,12 @@ def _propose(case: Case) -> list[Proposal]:
     plain = missing.plain(case, unexplained, [node for node in waiting if node.reason != HELD_BY_RANK])
     if plain is not None:
         found.append(plain)
-    if not roots and not case.gone:
+    recorded = collectives.proposals(case, waiting)
+    if not found and not recorded and not case.gone:
         cycle = deadlock.deadlock(case, waiting)
         if cycle is not None:
             found.append(cycle)
-    return found
+    return [*found, *recorded]
 
 
 def _standing(case: Case, one: Proposal) -> float:
@@ -146,21 +154,22 @@ def _informational(case: Case) -> tuple[Finding, ...]:
     return (Finding("moving", "", "", CERTAIN, text, informational=True),)
 
 
-def _class(case: Case, node: Node) -> Class:
-    one = node.look
+def _class(case: Case, alike: list[Node]) -> Class:
+    one = alike[0].look
+    ranks = union(alike)
     frames = case.snapshot.stack(one.thread.stack) if one.thread is not None else ()
-    label = one.activity.phrase
+    label = what(case, alike)
     if one.state in "TtZX":
         label = {"T": "stopped", "t": "stopped by a debugger", "Z": "dead (zombie)", "X": "gone"}[one.state]
     if one.activity.word == "sleep" and one.left is not None:
         label = f"sleeping, {words.duration(one.left)} left"
     return Class(
-        str(node.ranks),
+        str(ranks),
         one.activity.word,
         label,
         frames,
         one.state,
         one.moved or (one.busy >= 0.05 and one.activity.word not in PEER),
-        case.stands(node.ranks),
+        case.stands(ranks),
         words.where(one.where),
     )

@@ -166,6 +166,25 @@ CONTEXT: tuple[Meaning, ...] = (
     _m("exit", r"/threading\.py", r"_shutdown", 4, "ending"),
 )
 
+# What a library does a collective for, by its frames below the user's own.
+FSDP, DTENSOR = "gathering parameters (FSDP)", "gathering a sharded tensor (DTensor)"
+WITHIN: tuple[Meaning, ...] = (
+    _m(
+        "gather",
+        r"torch/distributed/(_composable/)?fsdp/.*\.py",
+        r"_?unshard|wait_for_unshard|_?pre_forward\w*|_all_gather_flat_param|foreach_all_gather\w*",
+        9,
+        FSDP,
+    ),
+    _m(
+        "gather",
+        r"torch/distributed/_?tensor/.*\.py",
+        r"full_tensor|redistribute\w*|_to_replicate\w*|to_local",
+        8,
+        DTENSOR,
+    ),
+)
+
 # The same for C: tried on the frames below the innermost Python frame, innermost first.
 NATIVE: tuple[Meaning, ...] = (
     _m("gil-wait", "", r"take_gil|PyEval_RestoreThread|PyEval_AcquireThread|PyGILState_Ensure", 90),
@@ -207,6 +226,7 @@ class Table:
     def __init__(self, extra: tuple[Meaning, ...] = ()) -> None:
         self._python = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in (*extra, *PYTHON)]
         self._context = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in CONTEXT]
+        self._within = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in WITHIN]
         self._native = [(re.compile(m.function), m) for m in NATIVE]
         self._known: dict[tuple[str, str, str], Meaning | None] = {}
 
@@ -215,6 +235,9 @@ class Table:
 
     def context(self, function: str, file: str) -> Meaning | None:
         return self._look("context", self._context, function, file)
+
+    def within(self, function: str, file: str) -> Meaning | None:
+        return self._look("within", self._within, function, file)
 
     def _look(
         self, sort: str, rows: list[tuple[re.Pattern[str], re.Pattern[str], Meaning]], function: str, file: str

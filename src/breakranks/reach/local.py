@@ -16,16 +16,19 @@ from breakranks.snapshot.code import is_own
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
     Host,
+    Problem,
     Process,
     Rank,
     Snapshot,
     StackTable,
 )
+from breakranks.snapshot.recorder import Group, Operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from breakranks.jobs.find import FoundJob
     from breakranks.observe.native import NativeStacks
+    from breakranks.observe.recorder.dump import Dump
     from breakranks.reach.head_start import HeadStart
 
 _WEAR_OFF = 5
@@ -69,6 +72,7 @@ class Session:
         self._native = False
         self._clean = True
         self._dog: Watchdog | None = None
+        self._recorders: dict[int, Dump | Problem] = {}
 
     def __enter__(self) -> Session:
         self._dog = self._head_start.dog if self._head_start else Watchdog()
@@ -83,8 +87,11 @@ class Session:
         """How many samples there are."""
         return len(self._times)
 
-    def sample(self, native: bool = False) -> None:
-        """One more sample of every process. State first, since taking a stack wakes the process."""
+    def sample(self, native: bool = False, recorders: bool = False) -> None:
+        """One more sample of every process. State first, since taking a stack wakes the process.
+
+        ``recorders``: also ask each rank for its flight recorder, by code of ours that runs in it.
+        """
         assert self._dog is not None, "use it as a context manager"
         self._table = read_table() if self._details else self._table
         pids = [one.pid for one in self._ranks] or self._launcher()
@@ -113,8 +120,26 @@ class Session:
         for pid in pids:
             self._seen.setdefault(pid, []).append(Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid]))
         self._times.append(now)
+        if recorders:
+            self._read_recorders(states)
         if self._details:
             self._ran = _settled_run_times({pid: states[pid] for pid in pids})
+
+    def _read_recorders(self, states: dict[int, state.ProcessState]) -> None:
+        from breakranks.reach.recorders import ask
+
+        pids = [one.pid for one in self._ranks if states[one.pid].state not in (*state.STILL, "Z", "X")]
+        held = {pid: name for pid in pids if (name := self._gil_holder(pid))}
+        self._recorders |= ask(pids, held)
+
+    def _gil_holder(self, pid: int) -> str:
+        """The thread that has kept the GIL in every look, and is blocked: no Python can run there."""
+        names = set()
+        for one in self._seen[pid][-2:]:
+            owner = next((t for t in one.python.threads if t.gil), None) if one.python else None
+            blocked = {t.tid for t in one.state.threads if t.state in "SD"}
+            names.add(owner.name if owner is not None and owner.tid in blocked else "")
+        return names.pop() if len(names) == 1 else ""
 
     def _launcher(self) -> list[int]:
         """The launcher, when it has started no rank: then what it waits for is the answer."""
@@ -180,6 +205,7 @@ class Session:
         for one in self._ranks:
             process = self._process(one.pid, table, keep, {r.pid for r in self._found.ranks} - {one.pid})
             ranks.append(Rank(one.rank, _host_name(), process, one.local_rank))
+        ranks, groups, operations, unread = self._with_recorders(ranks, table)
         times = self._times[-keep:] if keep else self._times
         entry = self._table.get(self._found.job.launcher_pid)
         launcher = None if entry is None else self._of_launcher(entry, table, keep)
@@ -196,7 +222,26 @@ class Session:
             interval=times[-1] - times[0] if times else 0.0,
             native=self._native,
             launcher=launcher,
+            problems=unread,
+            groups=groups,
+            operations=operations,
         )
+
+    def _with_recorders(
+        self, ranks: list[Rank], table: StackTable
+    ) -> tuple[list[Rank], tuple[Group, ...], tuple[Operation, ...], tuple[Problem, ...]]:
+        if not self._recorders:
+            return ranks, (), (), ()
+        from msgspec.structs import replace
+
+        from breakranks.reach.recorders import join
+
+        found = {one.rank: self._recorders.get(one.process.pid) for one in ranks}
+        unread = tuple(one for one in found.values() if isinstance(one, Problem))
+        dumps = {rank: one for rank, one in found.items() if one is not None and not isinstance(one, Problem)}
+        world = RankSet(range(self._found.job.world_size)) or RankSet(found)
+        recorders, groups, operations = join(dumps, table, world)
+        return [replace(one, recorder=recorders.get(one.rank)) for one in ranks], groups, operations, unread
 
     def _of_launcher(self, entry: Entry, table: StackTable, keep: int | None) -> Process:
         return self._plain(entry) if self._found.ranks else self._process(entry.pid, table, keep, set())

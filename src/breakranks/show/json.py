@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from breakranks.rankset import RankSet
+from breakranks.show.tree import of_dumps
 from breakranks.snapshot.fold import classes, frames_of
 from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread, family
 
@@ -42,7 +43,7 @@ def job_json(snapshot: Snapshot) -> Object:
     for missing in snapshot.missing:
         unseen |= RankSet.parse(missing.ranks)
     job = snapshot.job
-    hosts = [host.name for host in snapshot.hosts] or [rank.host for rank in snapshot.ranks]
+    hosts = [host.name for host in snapshot.hosts] or [rank.host for rank in snapshot.ranks if rank.host]
     return {
         "launcher": job.launcher,
         "world_size": job.world_size,
@@ -50,7 +51,8 @@ def job_json(snapshot: Snapshot) -> Object:
         "ranks": str(RankSet(rank.rank for rank in snapshot.ranks)),
         "unseen": str(unseen),
         "key": job.key,
-        "started": job.started,
+        # The oldest call that a dump still has is not when the job began.
+        "started": 0.0 if of_dumps(snapshot) else job.started,
         "command": list(job.command),
         "missing": [{"ranks": m.ranks, "reason": m.reason, "detail": m.detail} for m in snapshot.missing],
     }

@@ -6,20 +6,24 @@ no stack and ranks that are not there are lines of their own: they are usually t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 
 from breakranks.rankset import RankSet
 from breakranks.show.style import Line, Look, Piece, duration, short_path, state_style, state_word
 from breakranks.snapshot.code import innermost_own
 from breakranks.snapshot.fold import Node, classes, fold, fold_threads, frames_of
-from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread
+from breakranks.snapshot.model import Frame, Problem, Process, Rank, Snapshot, Thread
 
 _REASONS = {
     "exited": "exited",
     "absent": "never seen on this machine",
     "elsewhere": "on another host",
     "unreachable": "could not be reached",
+    "no-dump": "left no dump that can be read",
 }
+_MAYBE = {"no-dump": "it may have died before it wrote one, or its file is elsewhere"}
+_PROBLEM_LINES = 8
 _COLUMN = 40  # where places start, so that they stand below one another at every depth
 _SET_WIDTH = 60
 
@@ -49,7 +53,7 @@ def stacks_lines(
         yield ()
     yield from stackless_lines(snapshot, look, ranks, native)
     yield from missing_lines(snapshot, look, ranks)
-    yield from problem_lines(snapshot.problems)
+    yield from problem_lines(snapshot.problems, look)
 
 
 def header(snapshot: Snapshot, look: Look) -> Line:
@@ -57,9 +61,23 @@ def header(snapshot: Snapshot, look: Look) -> Line:
     job = snapshot.job
     here = len({rank.rank for rank in snapshot.ranks})
     of = f" of {job.world_size:,}" if job.world_size and job.world_size != here else ""
+    if of_dumps(snapshot):
+        # Neither when the job began nor when it was looked at is known. In UTC: dumps come from elsewhere.
+        newest = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.time))
+        return (("dumps", "head"), f" · {here:,}{of} {_ranks(here if not of else 2)} · newest call {newest}")
     ran = f" · up {duration(snapshot.time - job.started)}" if job.started else ""
     seen = f" · seen {duration(look.now - snapshot.time)} ago" if look.now - snapshot.time > 60 else ""
     return (("job " + job.key, "head"), f" · {job.launcher} · {here:,}{of} {_ranks(here)}{ran}{seen}")
+
+
+def only_recorded(rank: Rank) -> bool:
+    """Whether nothing is known of a rank but what its flight recorder wrote."""
+    return rank.recorder is not None and not rank.process.pid
+
+
+def of_dumps(snapshot: Snapshot) -> bool:
+    """Whether that is so of all ranks: there are no processes to speak of."""
+    return bool(snapshot.ranks) and all(map(only_recorded, snapshot.ranks))
 
 
 def _ranks(number: int) -> str:
@@ -183,7 +201,7 @@ def _block(frames: tuple[Frame, ...], look: Look) -> Iterator[Line]:
 
 def _seen(process: Process, members: int) -> tuple[Piece, ...]:
     """Of one rank: its pid and state. Of many, nothing that only one of them has."""
-    if members > 1:
+    if members > 1 or not process.pid:
         return ()
     state = process.samples[-1].state if process.samples else process.state
     main = process.samples[-1].threads[0] if process.samples and process.samples[-1].threads else None
@@ -197,7 +215,7 @@ def stackless_lines(
     """Ranks that are there and whose stack could not be read, with the reason, folded by reason."""
     found: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
-        if ranks is not None and rank.rank not in ranks:
+        if (ranks is not None and rank.rank not in ranks) or only_recorded(rank):
             continue
         process = rank.process
         last = process.samples[-1] if process.samples else None
@@ -232,16 +250,26 @@ def missing_lines(snapshot: Snapshot, look: Look, ranks: RankSet | None = None) 
             gone &= ranks
         if gone:
             why = _REASONS.get(missing.reason, missing.reason)
-            detail = f": {missing.detail}" if missing.detail else ""
+            more = _MAYBE.get(missing.reason, missing.detail)
+            detail = f": {more}" if more else ""
             yield (*rank_pieces(gone, look), " ", (f"missing, {why}{detail}", "bad"))
 
 
-def problem_lines(problems: Iterable[Problem]) -> Iterator[Line]:
-    """What could not be seen, each thing once, with its remedy."""
+def problem_lines(problems: Iterable[Problem], look: Look | None = None) -> Iterator[Line]:
+    """What could not be seen, each thing once, with its remedy; of a screenful the beginning."""
+    lines: list[tuple[bool, Line]] = []
+    remedies = set()
     for problem in dict.fromkeys(problems):
-        yield (("not seen: ", "warn"), problem.what)
-        if problem.remedy:
-            yield ("    ", problem.remedy)
+        lines.append((True, (("not seen: ", "warn"), problem.what)))
+        if problem.remedy and problem.remedy not in remedies:
+            remedies.add(problem.remedy)
+            lines.append((False, ("    ", problem.remedy)))
+    whole = (look is not None and look.full) or len(lines) <= _PROBLEM_LINES
+    shown = lines if whole else lines[: _PROBLEM_LINES - 1]
+    yield from (line for _, line in shown)
+    left = sum(1 for first, _ in lines[len(shown) :] if first)
+    if left:
+        yield (("not seen: ", "warn"), f"and {left:,} more, with --full")
 
 
 __all__ = [
@@ -249,6 +277,8 @@ __all__ = [
     "function_name",
     "header",
     "missing_lines",
+    "of_dumps",
+    "only_recorded",
     "place",
     "problem_lines",
     "rank_pieces",

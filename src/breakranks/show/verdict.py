@@ -22,6 +22,7 @@ from breakranks.show.tree import (
     function_name,
     header,
     missing_lines,
+    of_dumps,
     place,
     problem_lines,
     set_text,
@@ -48,14 +49,14 @@ def why_lines(snapshot: Snapshot, diagnosis: Diagnosis, look: Look) -> Iterator[
     if verdict is not None:
         yield from verdict_lines(verdict, diagnosis, look)
     else:
-        yield from _nothing(diagnosis)
+        yield from _nothing_recorded(snapshot, diagnosis) if of_dumps(snapshot) else _nothing(diagnosis)
     yield from _others(diagnosis, look)
     yield ()
-    yield from class_lines(diagnosis, look)
+    yield from class_lines(diagnosis, look, still=of_dumps(snapshot))
     for lines in (
         stackless_lines(snapshot, look),
         missing_lines(snapshot, look),
-        problem_lines(snapshot.problems),
+        problem_lines(snapshot.problems, look),
     ):
         for line in lines:
             yield ("  ", *line)
@@ -129,6 +130,17 @@ def _nothing(diagnosis: Diagnosis) -> Iterator[Line]:
         yield ("A longer look (--patience 60) may show more.",)
 
 
+def _nothing_recorded(snapshot: Snapshot, diagnosis: Diagnosis) -> Iterator[Line]:
+    """A dump is one moment: it does not say that a job moves, only what it was in."""
+    recorders = [rank.recorder for rank in snapshot.ranks if rank.recorder is not None]
+    if not any(one.transfers or any(track.pending for track in one.tracks) for one in recorders):
+        yield (("Nothing is pending: every recorded call has completed.", "good"),)
+    elif any(not finding.informational for finding in diagnosis.findings):
+        yield (("No verdict: nothing that was found explains the job.", "bold"),)
+    else:
+        yield (("No rank is missing from a call that is pending.", "bold"),)
+
+
 def _members(classes: Iterable[Class]) -> RankSet:
     found = RankSet()
     for one in classes:
@@ -149,8 +161,8 @@ def _others(diagnosis: Diagnosis, look: Look) -> Iterator[Line]:
         yield (*_label(""), f"and {len(others) - len(shown)} more with --full")
 
 
-def class_lines(diagnosis: Diagnosis, look: Look) -> list[Line]:
-    """A row a class: who, what, where, state, moving or standing."""
+def class_lines(diagnosis: Diagnosis, look: Look, *, still: bool = False) -> list[Line]:
+    """A row a class: who, what, where, state, moving or standing; ``still``: the last two are not known."""
     rows: list[list[Piece]] = [[(name, "dim") for name in ("ranks", "", "state", "", "doing", "where")]]
     for one in diagnosis.classes:
         ranks = RankSet.parse(one.ranks)
@@ -164,6 +176,8 @@ def class_lines(diagnosis: Diagnosis, look: Look) -> list[Line]:
                 where_text(one, look),
             ]
         )
+    if still:
+        rows = [[*row[:2], *row[4:]] for row in rows]
     return columns(rows, width=look.width) if len(rows) > 1 else []
 
 

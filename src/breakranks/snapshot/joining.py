@@ -39,6 +39,7 @@ class Joiner:
         frames: Sequence[Frame],
         stacks: Sequence[tuple[int, ...]],
     ) -> Recorder:
+        """``recorder`` with rows of the snapshot's tables in place of its own."""
         operation_rows = tuple(self.table.operation(one) for one in operations)
         group_rows = [self.table.group(one) for one in groups]
         stack_rows = [self._stacks.add(tuple(frames[i] for i in stack)) for stack in stacks]

@@ -45,7 +45,7 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
     """One recorded call. ``number`` counts the collectives of its group, ``record`` all calls of its rank.
 
     ``created`` is wall-clock seconds, ``stack`` a row of ``Snapshot.stacks`` (0: not known), ``thread`` the id
-    of the thread that called, as pthread_self gives it.
+    of the thread that called (the kernel's of a live rank, pthread's in a file; 0: not known).
     """
 
     number: int
@@ -117,7 +117,7 @@ class RecorderTable:
         self.operations: list[Operation] = [Operation("")]
         self.groups: list[Group] = []
         self._operation_row: dict[Operation, int] = {self.operations[0]: 0}
-        self._group_row: dict[tuple[str, str, str], int] = {}
+        self._group_row: dict[tuple[str, str, str, str], int] = {}
 
     def operation(self, one: Operation) -> int:
         row = self._operation_row.get(one)
@@ -127,7 +127,8 @@ class RecorderTable:
         return row
 
     def group(self, one: Group) -> int:
-        key = (one.name, one.description, one.ranks)
+        # One group may have two backends (cpu:gloo,cuda:nccl), and each counts for itself.
+        key = (one.name, one.description, one.ranks, one.backend)
         row = self._group_row.get(key)
         if row is None:
             row = self._group_row[key] = len(self.groups)

@@ -35,7 +35,8 @@ class Cause(NamedTuple):
     wait: Wait | None = None
     steps: tuple[Step, ...] = ()
     mismatch: Mismatch | None = None
-    ring: tuple[tuple[int, Wait], ...] = ()
+    # Each side of a ring, and the call that it stands in: it waits for the next side, the last for the first.
+    ring: tuple[tuple[RankSet, Wait], ...] = ()
 
 
 def causes(ledger: Ledger) -> list[Cause]:
@@ -55,19 +56,32 @@ def causes(ledger: Ledger) -> list[Cause]:
         found.append(_mismatch(mismatch, core, edges, ledger))
         cores |= core
     waiting = RankSet(rank for rank, others in edges.items() if others)
-    behind = ledger.weak_edges()
-    stalled = RankSet(edges) - waiting - cores - RankSet(behind)
+    stalled = RankSet(edges) - waiting - cores
     roots = awaited - waiting - cores - stalled
     for culprits, wait in _grouped(ledger, roots):
         steps = _steps(ledger, edges, culprits)
         found.append(Cause(MISSING, culprits, _all(steps), wait, steps))
+    lonely = _lonely(ledger, stalled)
+    if lonely is not None:
+        found.append(lonely._replace(victims=_all(_steps(ledger, edges, lonely.culprits)) - lonely.culprits))
+        stalled -= lonely.culprits
+        cores |= lonely.culprits
     for culprits, wait in _standing(ledger, stalled):
         steps = _steps(ledger, edges, culprits)
         found.append(Cause(STALLED, culprits, _all(steps), wait, steps))
-    explained = _reach(edges, roots | cores | stalled) | roots | cores
-    found += _rings(ledger, edges, waiting - explained)
-    found += _rings(ledger, behind, RankSet(behind) - explained)
-    return sorted(found, key=lambda cause: (cause.kind == STALLED, -len(cause.victims), cause.culprits.first))
+    ends = roots | cores | stalled
+    found += _rings(ledger, edges, waiting - _reach(edges, ends) - ends)
+    return sorted(found, key=lambda cause: _order(ledger, cause))
+
+
+def _order(ledger: Ledger, cause: Cause) -> tuple[bool, bool, int, int]:
+    """What was seen before what was not, and then the one with the most victims first."""
+    return (
+        cause.kind == STALLED,
+        not cause.culprits <= ledger.known,
+        -len(cause.victims),
+        cause.culprits.first,
+    )
 
 
 def _rings(ledger: Ledger, edges: dict[int, RankSet], among: RankSet) -> Iterator[Cause]:
@@ -76,13 +90,30 @@ def _rings(ledger: Ledger, edges: dict[int, RankSet], among: RankSet) -> Iterato
         ring = _ring(edges, among)
         if not ring:
             return
-        members = RankSet(ring)
+        calls = [(rank, ledger.head(rank)) for rank in ring]
+        sides = tuple(_side(ledger, calls, index) for index in range(len(calls)))
+        members = RankSet()
+        for ranks, _ in sides:
+            members |= ranks
         steps = _steps(ledger, edges, members)
-        following = (*ring[1:], ring[0])
-        calls = tuple((a, _wait_for(ledger, a, RankSet([b]))) for a, b in zip(ring, following, strict=True))
         kind = P2P if all(wait.is_transfer for _, wait in calls) else ORDER
-        yield Cause(kind, members, _all(steps) - members, None, steps, None, calls)
+        yield Cause(kind, members, _all(steps) - members, None, steps, None, sides)
         among -= _reach(edges, members) | members
+
+
+def _side(ledger: Ledger, calls: list[tuple[int, Wait]], index: int) -> tuple[RankSet, Wait]:
+    """A rank of a ring, with those that stand in the same call and that the one before waits for just as well."""
+    rank, wait = calls[index]
+    _, before = calls[index - 1]
+    if wait.is_transfer:
+        return RankSet([rank]), wait
+    wanted = before.others
+    same = [other for other in wanted if other in ledger.waits and _same(ledger.head(other), wait)]
+    return RankSet([rank, *same]), wait
+
+
+def _same(one: Wait, other: Wait) -> bool:
+    return not one.is_transfer and (one.group, one.entry.number) == (other.group, other.entry.number)
 
 
 def _mismatch(mismatch: Mismatch, core: RankSet, edges: dict[int, RankSet], ledger: Ledger) -> Cause:
@@ -94,25 +125,38 @@ def _mismatch(mismatch: Mismatch, core: RankSet, edges: dict[int, RankSet], ledg
 
 
 def _grouped(ledger: Ledger, roots: RankSet) -> list[tuple[RankSet, Wait]]:
-    """Roots that are missing from the same call are one cause. The call is the one with the most that wait in it."""
-    calls: dict[tuple[int, int, int], tuple[Wait, int]] = {}
+    """Roots that are missing from the same call are one cause."""
+    calls: dict[tuple[int, int, int], Wait] = {}
+    began: dict[tuple[int, int, int], float] = {}
     missing: dict[int, dict[tuple[int, int, int], int]] = {}
-    for rank, waits in ledger.waits.items():
-        for wait in waits:
-            hit = wait.others & roots
-            if not hit:
-                continue
-            key = (wait.group, wait.entry.number, rank if wait.is_transfer else -1)
-            calls[key] = (calls[key][0] if key in calls else wait, calls[key][1] + 1 if key in calls else 1)
-            for root in hit:
-                mine = missing.setdefault(root, {})
-                mine[key] = mine.get(key, 0) + 1
+    for rank in ledger.waits:
+        wait = ledger.head(rank)
+        key = (wait.group, wait.entry.number, rank if wait.is_transfer else -1)
+        for root in wait.others & roots:
+            calls.setdefault(key, wait)
+            began[key] = min(began.get(key, wait.entry.created), wait.entry.created)
+            mine = missing.setdefault(root, {})
+            mine[key] = mine.get(key, 0) + 1
     found: dict[tuple[int, int, int], list[int]] = {}
     for root, keys in missing.items():
-        # The lowest number of a group first: what comes after it waits for it too.
-        best = max(keys, key=lambda key: (keys[key], -key[1]))
+        # The call that was waited in first is the one that it should have come to first.
+        best = min(keys, key=lambda key: (began[key], -keys[key], key))
         found.setdefault(best, []).append(root)
-    return [(RankSet(ranks), calls[key][0]) for key, ranks in found.items()]
+    return [(RankSet(ranks), calls[key]) for key, ranks in found.items()]
+
+
+def _lonely(ledger: Ledger, stalled: RankSet) -> Cause | None:
+    """Ranks that are each alone in a group of which no other member is known: gloo's dumps do not name members, and who
+    never called anything in a group leaves no trace of it. Several at once have most likely missed each other."""
+    sides = []
+    for rank in stalled:
+        head = ledger.head(rank)
+        alone = ledger.group(head.group).source == "seen" and ledger.members[head.group] == RankSet([rank])
+        if alone and not head.is_transfer:
+            sides.append((RankSet([rank]), head))
+    if len(sides) < 2:
+        return None
+    return Cause(ORDER, RankSet(side[0].first for side in sides), RankSet(), ring=tuple(sides))
 
 
 def _standing(ledger: Ledger, stalled: RankSet) -> list[tuple[RankSet, Wait]]:
@@ -120,7 +164,7 @@ def _standing(ledger: Ledger, stalled: RankSet) -> list[tuple[RankSet, Wait]]:
     found: dict[tuple[int, int], tuple[Wait, list[int]]] = {}
     for rank in stalled:
         head = ledger.head(rank)
-        if head is not None and not head.is_transfer:
+        if not head.is_transfer:
             found.setdefault((head.group, head.entry.number), (head, []))[1].append(rank)
     return [(RankSet(ranks), wait) for wait, ranks in found.values()]
 
@@ -150,14 +194,14 @@ def _steps(ledger: Ledger, edges: dict[int, RankSet], culprits: RankSet) -> tupl
             break
         kinds: dict[tuple[str, str, int], list[tuple[int, Wait]]] = {}
         for rank in layer:
-            wait = _wait_for(ledger, rank, before)
+            wait = ledger.head(rank)
             kinds.setdefault(_kind(ledger, wait), []).append((rank, wait))
         for pairs in kinds.values():
             waits: dict[tuple[int, int], Wait] = {}
             others = RankSet()
             for _, wait in pairs:
                 waits.setdefault((wait.group, wait.entry.number), wait)
-                others |= (wait.others or wait.elsewhere) & before
+                others |= wait.others & before
             steps.append(Step(depth, RankSet(rank for rank, _ in pairs), others, tuple(waits.values())))
         before = RankSet(layer)
         found |= before
@@ -168,11 +212,6 @@ def _steps(ledger: Ledger, edges: dict[int, RankSet], culprits: RankSet) -> tupl
 def _kind(ledger: Ledger, wait: Wait) -> tuple[str, str, int]:
     group = ledger.group(wait.group)
     return (group.description or group.name, ledger.name(wait.entry.operation), wait.peer if wait.is_transfer else -1)
-
-
-def _wait_for(ledger: Ledger, rank: int, others: RankSet) -> Wait:
-    """The oldest call in which this rank waits for one of these."""
-    return next(w for w in ledger.waits[rank] if (w.others or w.elsewhere) & others)
 
 
 def _all(steps: tuple[Step, ...]) -> RankSet:

@@ -32,7 +32,12 @@ def explain_dumps(snapshot: Snapshot) -> Diagnosis:
 
 def _finding(ledger: Ledger, cause: Cause) -> Finding:
     frame = _where(ledger, cause)
+    age = _age(ledger, cause)
+    # Calls that differ, and rings, are there for good; that a rank has not come yet may be how the job runs.
+    young = cause.kind in (MISSING, STALLED) and age is not None and age < _YOUNG
     confidence, because = _confidence(ledger, cause)
+    if young:
+        confidence, because = GUESS, f"the dumps were written {words.duration(age or 0)} after: the job may just run"
     text = say.sentence(ledger, cause)
     if cause.kind == MISSING and cause.culprits & ledger.known:
         text += say.last_call(ledger, cause.culprits & ledger.known)
@@ -48,7 +53,7 @@ def _finding(ledger: Ledger, cause: Cause) -> Finding:
         _next(ledger, cause),
         because=because,
         victims_where=say.victims_in(ledger, cause),
-        informational=cause.kind == STALLED,
+        informational=cause.kind == STALLED or young,
     )
 
 
@@ -68,16 +73,15 @@ def _where(ledger: Ledger, cause: Cause) -> Frame | None:
 
 
 def _confidence(ledger: Ledger, cause: Cause) -> tuple[str, str]:
-    age = _age(ledger, cause)
-    if age is not None and age < _YOUNG:
-        return GUESS, f"the dumps were written {words.duration(age)} after the call: the job may just run"
     if cause.kind == STALLED:
         return GUESS, "everyone is in it; a dump does not say for how long"
     if cause.kind == MISMATCH:
         return LIKELY, "that they differ is certain; which side is wrong the code decides"
     if not cause.culprits <= ledger.known:
         return LIKELY, "there is no dump of it: it may have died, or only its dump is missing"
-    if cause.ring and any(not wait.others for _, wait in cause.ring):
+    if cause.ring and not any(wait.others for _, wait in cause.ring):
+        return GUESS, "nobody else is known to be in their groups: the dumps do not name members"
+    if cause.ring and any(wait.is_order for _, wait in cause.ring):
         return LIKELY, "each has called both, in another order; on streams of their own they could still complete"
     partly = any(ledger.group(wait.group).source == "seen" for step in cause.steps for wait in step.waits)
     if partly and cause.kind == MISSING:
@@ -89,9 +93,9 @@ def _age(ledger: Ledger, cause: Cause) -> float | None:
     """How long the oldest wait had lasted when its dump was written, if the file tells."""
     ages = []
     for rank in cause.victims | cause.culprits:
-        recorder, head = ledger.recorders.get(rank), ledger.head(rank)
-        if recorder is not None and recorder.time and head is not None and head.entry.created:
-            ages.append(recorder.time - head.entry.created)
+        recorder = ledger.recorders.get(rank)
+        if recorder is not None and recorder.time and rank in ledger.waits:
+            ages.append(recorder.time - ledger.head(rank).entry.created)
     return max(ages, default=None)
 
 
@@ -109,7 +113,7 @@ def _classes(ledger: Ledger) -> list[Class]:
     first: dict[object, tuple[str, str, int]] = {}
     groups: dict[object, set[tuple[int, int]]] = {}
     for rank in ledger.known:
-        head = ledger.head(rank)
+        head = ledger.head(rank) if rank in ledger.waits else None
         last = say.newest(ledger, rank)
         if head is not None:
             activity = "p2p" if head.is_transfer else "collective"

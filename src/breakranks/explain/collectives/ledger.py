@@ -25,7 +25,10 @@ from breakranks.snapshot.recorder import (
 # What must be the same on all members, besides name and types. The others may differ from rank to rank.
 _INPUTS_EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce_scatter", "_reduce_scatter_base", "reduce")
 _OUTPUTS_EQUAL = ("all_gather", "_all_gather_base", "allgather", "all_gather_into_tensor")
-_TYPES_DIFFER = ("gather", "scatter", "broadcast")
+_ROWS_DIFFER = ("all_to_all", "alltoall", "alltoall_base", "ALLTOALL_BASE", "all_to_all_single", "all_to_allv")
+_TYPES_DIFFER = ("gather", "scatter")
+# Nobody gets out of these before everybody is in.
+_SYNCHRONISE = frozenset(("barrier", *_INPUTS_EQUAL[:2], *_INPUTS_EQUAL[3:5], *_OUTPUTS_EQUAL, *_ROWS_DIFFER))
 _FRIENDLY = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter", "allreduce": "all_reduce",
              "allgather": "all_gather", "alltoall_base": "all_to_all", "alltoall": "all_to_all",
              "ALLTOALL_BASE": "all_to_all", "all_to_all_single": "all_to_all"}  # fmt: skip
@@ -35,8 +38,8 @@ class Wait(NamedTuple):
     """A call that has not completed, and the members that are not in it.
 
     ``absent`` are members that were seen not to have come; ``unknown`` those of which nothing is known;
-    ``elsewhere`` those that have called it too, but behind another call that is pending: a weak reason, since calls
-    of different groups may well run side by side. ``peer`` is the other end of a send (``sends``) or recv, -1 in a
+    ``elsewhere`` those that have called it too, but behind another call that is pending (a weaker reason: calls of
+    different groups may well run side by side). ``peer`` is the other end of a send (``sends``) or recv, -1 in a
     collective.
     """
 
@@ -55,7 +58,12 @@ class Wait(NamedTuple):
     @property
     def others(self) -> RankSet:
         """Those that it waits for, by the best evidence that there is."""
-        return self.absent or self.unknown
+        return self.absent or self.unknown or self.elsewhere
+
+    @property
+    def is_order(self) -> bool:
+        """Whether it waits only because others have it behind another call."""
+        return bool(self.elsewhere) and not self.absent and not self.unknown
 
 
 class Mismatch(NamedTuple):
@@ -80,6 +88,7 @@ class Ledger:
         self.snapshot = snapshot
         self.recorders = {rank.rank: rank.recorder for rank in snapshot.ranks if rank.recorder is not None}
         self.known = RankSet(self.recorders)
+        self.missing = RankSet.parse(",".join(one.ranks for one in snapshot.missing)) - self.known
         self.members = [members_of(group) for group in snapshot.groups]
         self.tracks: list[dict[int, Track]] = [{} for _ in snapshot.groups]
         for rank, recorder in self.recorders.items():
@@ -87,6 +96,8 @@ class Ledger:
                 self.tracks[track.group][rank] = track
         self._absent: dict[tuple[int, int], RankSet] = {}
         self._alike = [_what_counts(one) for one in snapshot.operations]
+        self._together = [set(one.name.split("+")) <= _SYNCHRONISE for one in snapshot.operations]
+        self.stale = self._stale()
         self.mismatches = tuple(self._mismatches())
         self.waits = self._waits()
 
@@ -104,6 +115,10 @@ class Ledger:
         name = self.operation(row).name
         return "+".join(_FRIENDLY.get(part, part) for part in name.split("+")[:3])
 
+    def what_counts(self, row: int) -> tuple[str, ...]:
+        """The part of an operation that must be equal on all members: equal for calls that are the same."""
+        return self._alike[row]
+
     def reached(self, group: int, rank: int) -> int:
         """The number of the newest call of this rank in this group; 0: none that is known of."""
         track = self.tracks[group].get(rank)
@@ -116,59 +131,92 @@ class Ledger:
         if found is None:
             tracks = self.tracks[group]
             there = RankSet(rank for rank, track in tracks.items() if track.reached >= number)
-            found = self._absent[key] = (self.members[group] & self.known) - there
+            found = self._absent[key] = (self.members[group] & self.known) - there - self.stale
         return found
 
-    def head(self, rank: int) -> Wait | None:
-        """The oldest pending call of a rank."""
-        waits = self.waits.get(rank)
-        return waits[0] if waits else None
+    def _stale(self) -> RankSet:
+        """Ranks whose dump is older than what others saw completed: what they had not done then says nothing.
+
+        Dumps of a job that runs on, made one after the other, look so; dumps of one that stands do not.
+        """
+        found: list[int] = []
+        for group, tracks in enumerate(self.tracks):
+            if not tracks:
+                continue
+            ahead = max(tracks.values(), key=lambda track: track.completed)
+            for rank in self.members[group] & self.known:
+                track = tracks.get(rank)
+                if track is None and self.recorders[rank].wrapped:
+                    continue  # its ring may have forgotten this group
+                reached = track.reached if track is not None else 0
+                if reached < ahead.completed and any(
+                    self._together[ahead.row(number)]
+                    for number in range(max(reached + 1, ahead.first), ahead.completed + 1)
+                    if ahead.row(number)
+                ):
+                    found.append(rank)
+        return RankSet(found)
+
+    def head(self, rank: int) -> Wait:
+        """The pending call that holds a rank up: the oldest for which somebody is missing, or that differs."""
+        return self._first(self.waits[rank])
 
     def edges(self) -> dict[int, RankSet]:
-        """Who waits for whom, over all groups and pairs: every rank that has a pending call."""
-        found = {}
-        for rank, waits in self.waits.items():
-            others = RankSet()
-            for wait in waits:
-                others |= wait.others
-            found[rank] = others - RankSet([rank])
-        return found
+        """Who waits for whom, over all groups and pairs: every rank that has a pending call.
 
-    def weak_edges(self) -> dict[int, RankSet]:
-        """Who has called what another waits in, but behind something else; of those with no better reason."""
-        found = {}
-        for rank, waits in self.waits.items():
-            if any(wait.others for wait in waits):
-                continue
-            if waits[0].elsewhere:
-                found[rank] = waits[0].elsewhere - RankSet([rank])
-        return found
+        Only its oldest counts for which somebody is missing. A host may run far ahead of its device, and what it has
+        called since waits for that one.
+        """
+        return {rank: self.head(rank).others - RankSet([rank]) for rank in self.waits}
 
     def _waits(self) -> dict[int, list[Wait]]:
         found: dict[int, list[Wait]] = {}
         for rank, recorder in self.recorders.items():
+            if rank in self.stale:
+                continue
             waits = [self._wait(track.group, track.pending[0]) for track in recorder.tracks if track.pending]
             waits += self._transfers(rank)
             if waits:
                 found[rank] = sorted(waits, key=lambda wait: wait.entry.record)
-        heads = {rank: waits[0] for rank, waits in found.items()}
-        return {rank: [self._behind(wait, heads) for wait in waits] for rank, waits in found.items()}
+        heads = {rank: self._first(waits) for rank, waits in found.items()}
+        return {rank: [self._behind(rank, waits[0], heads), *waits[1:]] for rank, waits in found.items()}
+
+    def _first(self, waits: list[Wait]) -> Wait:
+        return next((wait for wait in waits if wait.others or self._differs(wait)), waits[0])
 
     def _wait(self, group: int, entry: Entry) -> Wait:
-        return Wait(group, entry, self.absent(group, entry.number), self.members[group] - self.known)
+        absent = self.absent(group, entry.number)
+        unknown = self.members[group] - self.known
+        if not absent and not unknown and self.group(group).source == "seen" and not self.members[group] & self.stale:
+            # Everybody that is known of is in it: if it does not end, there are others, of which there is no dump.
+            unknown = self.missing
+        return Wait(group, entry, absent, unknown)
 
-    def _behind(self, wait: Wait, heads: dict[int, Wait]) -> Wait:
+    def _answer_behind(self, rank: int, wait: Wait, heads: dict[int, Wait]) -> RankSet:
+        """Whether the other end of a send or recv has called its part too, but behind another call."""
+        head = heads.get(wait.peer)
+        if head is None:
+            return RankSet()
+        answers = [t for t in self.recorders[wait.peer].transfers if t.peer == rank and t.sends != wait.sends]
+        first = min((t.entry.record for t in answers), default=-1)
+        return RankSet([wait.peer]) if head.entry.record < first else RankSet()
+
+    def _behind(self, rank: int, wait: Wait, heads: dict[int, Wait]) -> Wait:
         """Where all have called it and it is not done: who has it behind another call?"""
-        if wait.absent or wait.unknown or wait.is_transfer or self._differs(wait):
+        if wait.absent or wait.unknown:
+            return wait
+        if wait.is_transfer:
+            return wait._replace(elsewhere=self._answer_behind(rank, wait, heads))
+        if self._differs(wait):
             return wait
         tracks = self.tracks[wait.group]
         elsewhere = []
-        for rank in self.members[wait.group]:
-            head = heads.get(rank)
+        for other in self.members[wait.group] - RankSet([rank]):
+            head = heads.get(other)
             if head is None or (head.group == wait.group and not head.is_transfer):
                 continue
-            if tracks[rank].completed < wait.entry.number and head.entry.record < self._record(rank, wait):
-                elsewhere.append(rank)
+            if tracks[other].completed < wait.entry.number and head.entry.record < self._record(other, wait):
+                elsewhere.append(other)
         return wait._replace(elsewhere=RankSet(elsewhere)) if elsewhere else wait
 
     def _record(self, rank: int, wait: Wait) -> int:
@@ -179,7 +227,9 @@ class Ledger:
         return -1
 
     def _differs(self, wait: Wait) -> bool:
-        return any(one.group == wait.group and one.number <= wait.entry.number for one in self.mismatches)
+        return not wait.is_transfer and any(
+            one.group == wait.group and one.number <= wait.entry.number for one in self.mismatches
+        )
 
     def _transfers(self, rank: int) -> Iterator[Wait]:
         """Sends without a recv at the other end, and recvs without a send: the first of each pair."""
@@ -190,6 +240,8 @@ class Ledger:
             key = (one.group, one.peer, one.sends)
             counts[key] = counts.get(key, 0) + 1
             other = self.recorders.get(one.peer)
+            if one.peer in self.stale:
+                continue
             if other is None:
                 yield Wait(one.group, one.entry, RankSet(), RankSet([one.peer]), RankSet(), one.peer, one.sends)
                 continue
@@ -251,5 +303,12 @@ def _what_counts(one: Operation) -> tuple[str, ...]:
     parts = set(one.name.split("+"))
     inputs = one.inputs if parts <= set(_INPUTS_EQUAL) else ""
     outputs = one.outputs if parts <= set(_OUTPUTS_EQUAL) else ""
-    types = "" if parts & set(_TYPES_DIFFER[:2]) else one.types
+    types = "" if parts & set(_TYPES_DIFFER) else one.types
+    if parts <= set(_ROWS_DIFFER):
+        inputs, outputs = _width(one.inputs), _width(one.outputs)
     return (one.name, inputs, outputs, types)
+
+
+def _width(sizes: str) -> str:
+    """A tensor's sizes without its rows: how many each rank sends to each is its own affair."""
+    return sizes.partition(",")[2] if sizes.count("[") == 1 else ""

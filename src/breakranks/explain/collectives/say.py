@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakranks.explain import words
 from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, Step
 from breakranks.explain.collectives.ledger import Ledger, Wait
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.rankset import RankSet, ranks_text, short_text
 from breakranks.snapshot.code import innermost_own
 from breakranks.snapshot.recorder import Entry, Operation
 
@@ -19,7 +19,8 @@ def group_name(ledger: Ledger, row: int, which: bool = True) -> str:
     if name == "default_pg":
         return "the world group"
     alike = sum(1 for other in ledger.snapshot.groups if other.description == group.description)
-    return f"{name} ({group.ranks})" if which and (alike > 1 or name.startswith("group ")) and group.ranks else name
+    members = short_text(ledger.members[row])
+    return f"{name} ({members})" if which and members and (alike > 1 or name.startswith("group ")) else name
 
 
 def call(ledger: Ledger, wait: Wait, which: bool = True) -> str:
@@ -155,7 +156,7 @@ def _ring(ledger: Ledger, cause: Cause) -> str:
         head = f"{ranks_text(cause.culprits)} wait for each other"
     else:
         head = f"{ranks_text(cause.culprits)} entered their groups in different orders and wait for each other"
-    sides = [f"rank {rank} in {call(ledger, wait)}" for rank, wait in cause.ring[:_MANY]]
+    sides = [f"{ranks_text(ranks)} in {call(ledger, wait)}" for ranks, wait in cause.ring[:_MANY]]
     more = f" and {len(cause.ring) - _MANY} more" if len(cause.ring) > _MANY else ""
     return f"{head}: {words.listed(sides)}{more}"
 
@@ -168,9 +169,10 @@ def proof(ledger: Ledger, cause: Cause) -> tuple[str, ...]:
         for ranks, row in cause.mismatch.sides[:_MANY]:
             place = _place(ledger, ranks.first, cause.mismatch.group, cause.mismatch.number)
             lines.append(f"{ranks_text(ranks)}: {shape(ledger, row, operations)}{place}")
-    for rank, wait in cause.ring[:_MANY]:
-        place = _place(ledger, rank, wait.group, wait.entry.number) if not wait.is_transfer else ""
-        lines.append(f"rank {rank} is in {call(ledger, wait)}{place}, {_for(wait)}")
+    for ranks, wait in cause.ring[:_MANY]:
+        place = _place(ledger, ranks.first, wait.group, wait.entry.number) if not wait.is_transfer else ""
+        verb = "is" if len(ranks) == 1 else "are"
+        lines.append(f"{ranks_text(ranks)} {verb} in {call(ledger, wait)}{place}, {_for(ranks, wait)}")
     lines += [_step(ledger, step) for step in cause.steps[:_MANY]]
     if len(cause.steps) > _MANY:
         more = RankSet()
@@ -182,12 +184,15 @@ def proof(ledger: Ledger, cause: Cause) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _for(wait: Wait) -> str:
-    others = wait.others or wait.elsewhere
-    verb = "which have it behind another call" if not wait.others else "which have not entered it"
+def _for(ranks: RankSet, wait: Wait) -> str:
+    others = wait.others
+    if not others:
+        return "in which no other member is known to have called anything"
+    verb = "which have it behind another call" if wait.is_order else "which have not entered it"
     if len(others) == 1:
         verb = verb.replace("have", "has")
-    return f"waits for {ranks_text(others)}" + ("" if wait.is_transfer else f", {verb}")
+    waits = "waits" if len(ranks) == 1 else "wait"
+    return f"{waits} for {ranks_text(others)}" + ("" if wait.is_transfer else f", {verb}")
 
 
 def _step(ledger: Ledger, step: Step) -> str:
@@ -201,8 +206,8 @@ def _step(ledger: Ledger, step: Step) -> str:
         number = f" #{numbers.pop()}" if len(numbers) == 1 else ""
         name = ledger.name(first.entry.operation)
         what = f"{name}{number} of {len(step.waits)} groups {group_name(ledger, first.group, which=False)}"
-    ranks = ranks_text(step.ranks) if len(str(step.ranks)) < 60 else f"{len(step.ranks)} ranks"
-    others = ranks_text(step.waits_for) if len(str(step.waits_for)) < 60 else f"{len(step.waits_for)} of those"
+    ranks = f"rank{'' if len(step.ranks) == 1 else 's'} {short_text(step.ranks, 60)}"
+    others = f"rank{'' if len(step.waits_for) == 1 else 's'} {short_text(step.waits_for, 60)}"
     return f"{ranks} {verb} in {what} for {others}"
 
 

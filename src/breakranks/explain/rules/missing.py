@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from breakranks.explain import words
 from breakranks.explain.case import Case, Node
+from breakranks.explain.collectives import say
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
-from breakranks.explain.rules.proposal import Proposal, doing, union, victims_evidence, wait_for, waiting_place
+from breakranks.explain.rules.proposal import (
+    Proposal,
+    direct,
+    doing,
+    union,
+    victims_evidence,
+    wait_for,
+    waiting_place,
+)
 from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENCE, SLOW
 from breakranks.rankset import RankSet, ranks_text
 
@@ -41,7 +50,7 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             str(ranks),
             str(victims),
             CERTAIN if missing.reason == "exited" else LIKELY,
-            f"{text}; {wait_for(victims, many)} in {waiting_place(waiting)}",
+            f"{text}; {wait_for(case, ranks, victims)} in {waiting_place(waiting, ranks)}",
             None,
             (*((missing.detail,) if missing.detail else ()), *victims_evidence(case, waiting)),
             ("look at the end of its log: breakranks cannot see a process that has ended",)
@@ -63,12 +72,16 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
     """Ranks that wait for nobody and have no cause of their own: they just have not come."""
     if not waiting or not nodes:
         return None
-    ranks, victims = union(nodes), union(waiting)
+    ranks = union(nodes)
+    victims = case.victims_of(ranks) - ranks
+    if not victims:
+        return None
     node = max(nodes, key=lambda one: (one.look.stands, len(one.ranks)))
     one = node.look
     joining = all(other.reason == "rendezvous" for other in waiting)
-    place = waiting_place(waiting)
-    op = max(waiting, key=lambda other: len(other.ranks)).op
+    place = waiting_place(waiting, ranks)
+    call = max(direct(waiting, ranks), key=lambda other: len(other.ranks))
+    op = call.op + _behind(case, call, ranks)
     kind = "rendezvous-incomplete" if joining else "missing-from-collective"
     verb = "not joined" if joining else "not entered"
     if all(other.reason == "p2p" for other in waiting):
@@ -79,7 +92,7 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
         str(ranks),
         str(victims),
         _confidence(one),
-        f"{case.who(ranks)} {have} {verb} {op}; {wait_for(victims, len(ranks) > 1)}. "
+        f"{case.who(ranks)} {have} {verb} {op}; {wait_for(case, ranks, victims)}. "
         f"It is in {words.place(one.where)}, {doing(one)}",
         words.where(one.where),
         (
@@ -88,6 +101,7 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
                 f"{words.place(other.where)}, {doing(other.look)}"
                 for other in nodes[:6]
             ),
+            *((trait,) if (trait := say.trait(case.ledger, ranks)) else ()),
             *victims_evidence(case, waiting),
         ),
         (f"breakranks stacks --rank {ranks} --threads --native",),
@@ -105,7 +119,8 @@ def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding 
     if proposal.finding.kind in ("missing-from-collective", "rendezvous-incomplete"):
         return None
     joining = all(node.reason == "rendezvous" for node in waiting)
-    op = max(waiting, key=lambda node: len(node.ranks)).op
+    call = max(direct(waiting, proposal.culprits), key=lambda node: len(node.ranks))
+    op = call.op + _behind(case, call, proposal.culprits)
     have = "has" if len(proposal.culprits) == 1 else "have"
     return Finding(
         "rendezvous-incomplete" if joining else "missing-from-collective",
@@ -117,6 +132,14 @@ def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding 
         victims_evidence(case, waiting),
         proposal.finding.next,
     )
+
+
+def _behind(case: Case, node: Node, ranks: RankSet) -> str:
+    """By how many calls of the group the missing ranks are behind, where it is more than one."""
+    if node.call is None or node.call.is_transfer:
+        return ""
+    lags = {node.call.entry.number - case.ledger.reached(node.call.group, rank) for rank in ranks}
+    return f" ({lags.pop()} behind)" if len(lags) == 1 and lags != {1} and ranks <= case.ledger.known else ""
 
 
 def _needs(one: Look) -> float:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from breakranks.explain import words
 from breakranks.explain.case import Case, Node
+from breakranks.explain.collectives import say
 from breakranks.explain.look import Look
 from breakranks.explain.model import Finding
 from breakranks.explain.rules.reason import Reason
@@ -25,8 +26,8 @@ class Proposal(NamedTuple):
 
 def with_reason(case: Case, ranks: RankSet, reason: Reason, waiting: list[Node]) -> Proposal:
     """A rank that waits for no rank, for a cause that is known."""
-    victims = union(waiting) - ranks
-    tail = f"; {wait_for(victims, len(ranks) > 1)} in {waiting_place(waiting)}" if victims else ""
+    victims = case.victims_of(ranks) if waiting else RankSet()
+    tail = f"; {wait_for(case, ranks, victims)} in {waiting_place(waiting, ranks)}" if victims else ""
     text = reason.text
     if len(ranks) > 1:
         for one, many in (
@@ -48,14 +49,19 @@ def with_reason(case: Case, ranks: RankSet, reason: Reason, waiting: list[Node])
         (*reason.evidence, *(victims_evidence(case, waiting) if waiting else ())),
         reason.next,
         because=reason.because,
-        victims_where=waiting_place(waiting) if victims else "",
+        victims_where=waiting_place(waiting, ranks) if victims else "",
     )
     return Proposal(finding, reason.needs, ranks, victims, reason.samples)
 
 
-def waiting_place(nodes: list[Node]) -> str:
-    """``all_reduce, train.py:120 in step``: where most of the waiting ranks are."""
-    node = max(nodes, key=lambda one: len(one.ranks))
+def direct(nodes: list[Node], ranks: RankSet) -> list[Node]:
+    """Those that wait for these ranks themselves; all, where that is not known."""
+    return [node for node in nodes if node.waits & ranks] or nodes
+
+
+def waiting_place(nodes: list[Node], ranks: RankSet | None = None) -> str:
+    """``all_reduce #239 of mesh_tp, train.py:120 in step``: where most of those are that wait for these ranks."""
+    node = max(nodes if ranks is None else direct(nodes, ranks), key=lambda one: len(one.ranks))
     frame = node.where
     if frame is None:
         return node.op
@@ -64,11 +70,13 @@ def waiting_place(nodes: list[Node]) -> str:
 
 def victims_evidence(case: Case, nodes: list[Node]) -> tuple[str, ...]:
     lines = []
-    for node in sorted(nodes, key=lambda one: -len(one.ranks))[:6]:
-        stood = case.stands(node.ranks)
+    for alike in sorted(folded(case, nodes), key=lambda some: -len(union(some)))[:6]:
+        ranks = union(alike)
+        stood = case.stands(ranks)
         lines.append(
-            f"{ranks_text(node.ranks)} {'is' if len(node.ranks) == 1 else 'are'} {node.look.activity.phrase}, "
-            f"in {words.place(node.where)}" + (f", for {words.duration(stood)}" if stood >= 1 else "")
+            f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {what(case, alike)}, "
+            f"in {words.place(alike[0].where)}{_lacking(alike)}"
+            + (f", for {words.duration(stood)}" if stood >= 1 else "")
         )
     limit = _time_limit(case, nodes)
     if limit is not None:
@@ -96,9 +104,48 @@ def doing(one: Look) -> str:
     return one.activity.phrase + stood
 
 
-def wait_for(victims: RankSet, many: bool) -> str:
-    them = "them" if many else "it"
-    return f"{ranks_text(victims)} wait{'s' if len(victims) == 1 else ''} for {them}"
+def folded(case: Case, nodes: list[Node]) -> list[list[Node]]:
+    """Nodes that are one but for the group that they are in: the rows and columns of a mesh."""
+    found: dict[object, list[Node]] = {}
+    for node in nodes:
+        kind = say.kind(case.ledger, node.call) if node.call is not None else id(node)
+        found.setdefault((kind, node.where), []).append(node)
+    return list(found.values())
+
+
+def what(case: Case, alike: list[Node]) -> str:
+    """``in all_reduce #9 of mesh_tp (4-7)``, or of several groups: ``in all_reduce of mesh_tp``"""
+    node = alike[0]
+    if node.call is None:
+        return node.look.activity.phrase
+    return f"in {node.op if len(alike) == 1 else say.calls(case.ledger, node.call)}"
+
+
+def _lacking(alike: list[Node]) -> str:
+    waits = RankSet()
+    for node in alike:
+        waits |= node.waits
+    if alike[0].call is None or not waits:
+        return ""
+    verb = "is behind with" if alike[0].call.is_order else "has not entered"
+    if len(waits) > 1:
+        verb = verb.replace("is", "are").replace("has", "have")
+    return f", which {ranks_text(waits)} {verb}"
+
+
+def wait_for(case: Case, ranks: RankSet, victims: RankSet) -> str:
+    """``ranks 0-3 wait for it, 2 of them through 1 other group``"""
+    them = "them" if len(ranks) > 1 else "it"
+    text = f"{ranks_text(victims)} wait{'s' if len(victims) == 1 else ''} for {them}"
+    nodes = [node for node in case.waiting() if node.ranks & victims]
+    if not nodes or not all(node.exact for node in nodes):
+        return text
+    through = [node for node in nodes if not node.waits & ranks]
+    groups = {node.call.group if node.call is not None else -1 for node in through}
+    if through:
+        others = f"{len(groups)} other group{'s' if len(groups) > 1 else ''}" if -1 not in groups else "others"
+        text += f", {len(union(through))} of them through {others}"
+    return text
 
 
 def union(nodes: list[Node]) -> RankSet:

@@ -31,7 +31,6 @@ from breakranks.snapshot.recorder import (
 )
 
 KNOWN_MAJORS = ("1", "2")
-_STATES = {SCHEDULED: SCHEDULED, STARTED: STARTED, COMPLETED: COMPLETED}
 _PEER = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 _MOST_SIZES = 400  # characters of sizes that are kept: a coalesced call may list thousands of tensors
 _MOST_PENDING = 256
@@ -47,6 +46,14 @@ class Dump(NamedTuple):
     stacks: StackTable
 
 
+class Config(NamedTuple):
+    """What is known of a group besides its calls."""
+
+    description: str
+    ranks: RankSet
+    timeout: float = 0.0
+
+
 class _Columns(NamedTuple):
     records: list[int]
     groups: list[tuple[str, str]]
@@ -59,6 +66,7 @@ class _Columns(NamedTuple):
     keys: list[bytes]
 
 
+_UNKNOWN = Config("", RankSet())
 _FAST = itemgetter(
     "record_id", "collective_seq_id", "profiling_name", "state", "retired", "is_p2p", "time_created_ns",
     "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "process_group",
@@ -70,7 +78,8 @@ def read(data: bytes) -> Dump:
     return make(decode(data))
 
 
-def make(top: dict[str, Any]) -> Dump:
+def make(top: dict[str, Any], groups: dict[str, Config] | None = None, threads: dict[int, int] | None = None) -> Dump:
+    """``groups``: what the process itself says of its groups. ``threads``: pthread's ids to the kernel's."""
     version = str(top.get("version", ""))
     if version.split(".")[0] not in KNOWN_MAJORS:
         raise DumpError(
@@ -81,7 +90,8 @@ def make(top: dict[str, Any]) -> Dump:
     if not entries and top["entries"]:
         raise DumpError("has entries that are not records")
     columns = _columns(entries)
-    return _Maker(entries, columns, _configs(top.get("pg_config"))).make(version)
+    configs = {**configs_of(top.get("pg_config")), **(groups or {})}
+    return _Maker(entries, columns, configs, threads or {}).make(version)
 
 
 def _columns(entries: list[dict[str, Any]]) -> _Columns:
@@ -94,6 +104,7 @@ def _columns(entries: list[dict[str, Any]]) -> _Columns:
                 and set(map(type, columns[1])) == {int}
                 and set(map(type, columns[6])) == {int}
                 and set(map(type, columns[2])) == {str}
+                and set(map(type, columns[3])) == {str}
                 and set(map(type, columns[11])) <= {tuple, list}
                 and max(map(len, columns[7])) < 64
             ):
@@ -149,7 +160,7 @@ def _whole(value: object, otherwise: int) -> int:
     return number if -1 <= number < 1 << 62 else otherwise
 
 
-def _configs(value: object) -> dict[str, tuple[str, RankSet]]:
+def configs_of(value: object) -> dict[str, Config]:
     """Name to description and members, as far as the dump says; gloo's says nothing."""
     found = {}
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -161,7 +172,12 @@ def _configs(value: object) -> dict[str, tuple[str, RankSet]]:
         ranks = one.get("ranks")
         members = [int(word) for word in re.findall(r"\d+", ranks if isinstance(ranks, str) else str(ranks))]
         if members and max(members) < 10_000_000:
-            found[name] = (str(one.get("desc", "")), RankSet(members))
+            timeout = one.get("timeout", 0.0)
+            found[name] = Config(
+                str(one.get("desc", "")),
+                RankSet(members),
+                float(timeout) if isinstance(timeout, (int, float)) else 0.0,
+            )
     return found
 
 
@@ -169,11 +185,16 @@ class _Maker:
     """Splits the columns of one rank by group."""
 
     def __init__(
-        self, entries: list[dict[str, Any]], columns: _Columns, configs: dict[str, tuple[str, RankSet]]
+        self,
+        entries: list[dict[str, Any]],
+        columns: _Columns,
+        configs: dict[str, Config],
+        threads: dict[int, int],
     ) -> None:
         self._entries = entries
         self._columns = columns
         self._configs = configs
+        self._threads = threads
         self._table = RecorderTable()
         self._stacks = StackTable()
         self._rows: dict[bytes, int] = {}
@@ -187,7 +208,14 @@ class _Maker:
         group_rows: dict[tuple[str, str], int] = {}
         transfers: list[Transfer] = []
         done = self._done()
+        if columns.groups and all(pair == ("", "") for pair in columns.groups):
+            raise DumpError(
+                "has groups without names, as torch records them under TORCH_DISTRIBUTED_DEBUG=DETAIL",
+                "Set it to INFO or OFF: with DETAIL torch checks collectives itself, and what it finds is in the log.",
+            )
         for index, (pair, p2p) in enumerate(zip(columns.groups, columns.p2p, strict=True)):
+            if not pair[0]:
+                continue
             row = group_rows.get(pair)
             if row is None:
                 row = group_rows[pair] = self._group(pair, columns.names[index])
@@ -213,10 +241,11 @@ class _Maker:
         return [state == COMPLETED for state in columns.states]
 
     def _group(self, pair: tuple[str, str], name: str) -> int:
-        description, members = self._configs.get(pair[0], ("", RankSet()))
+        config = self._configs.get(pair[0], _UNKNOWN)
         backend = name.partition(":")[0] if ":" in name else ""
-        source = "config" if members else "seen"
-        return self._table.group(Group(pair[0], pair[1] or description, str(members), source, backend))
+        source = "config" if config.ranks else "seen"
+        description = pair[1] or config.description
+        return self._table.group(Group(pair[0], description, str(config.ranks), source, backend, config.timeout))
 
     def _track(self, group: int, indexes: list[int], done: list[bool]) -> Track:
         numbers = self._columns.numbers
@@ -277,11 +306,14 @@ class _Maker:
             columns.numbers[index],
             self._operation(index),
             columns.records[index],
-            _STATES.get(columns.states[index], SCHEDULED),
+            columns.states[index] if columns.states[index] in (STARTED, COMPLETED) else SCHEDULED,
             columns.created[index] * _NS,
             self._stacks.add(_frames(entry.get("frames"))),
-            _whole(entry.get("thread_id", 0), 0),
+            self._thread(_whole(entry.get("thread_id", 0), 0)),
         )
+
+    def _thread(self, ident: int) -> int:
+        return self._threads.get(ident, 0) if self._threads else ident
 
     def _transfer(self, group: int, index: int) -> list[Transfer]:
         """A send or recv that is under way. Its text has ranks of the group; members turn them into the job's."""

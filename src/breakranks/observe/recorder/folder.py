@@ -70,8 +70,8 @@ def files(folder: str) -> list[File]:
     if not found:
         raise UsageError(
             f"{folder} has no dumps in it",
-            "A dump is a file whose name ends in its rank, such as nccl_trace_rank_3. NCCL writes them where "
-            "TORCH_FR_DUMP_TEMP_FILE (TORCH_NCCL_DEBUG_INFO_TEMP_FILE) says, /tmp/nccl_trace_rank_ by itself.",
+            "A dump is a file whose name ends in its rank, such as nccl_trace_rank_3. NCCL writes them when it times "
+            "out, where TORCH_FR_DUMP_TEMP_FILE (TORCH_NCCL_DEBUG_INFO_TEMP_FILE) says.",
         )
     return found
 

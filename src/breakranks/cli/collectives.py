@@ -1,0 +1,146 @@
+"""Who is at which collective of which group: the front line, who is behind it, and what each has called.
+
+Reads torch's flight recorder, in the ranks of a live job or from a folder of dumps that they wrote. Groups in which
+somebody waits stand whole, most troubled first; those in which all is well are a line.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from breakranks.cli import common
+from breakranks.errors import BreakranksError, UsageError
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import Snapshot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from breakranks.explain.collectives.ledger import Ledger
+    from breakranks.jobs.find import FoundJob
+    from breakranks.show.standing import Standing
+
+EXAMPLES = """
+breakranks collectives                      the job on this machine
+breakranks collectives dumps/               a folder of flight recorder dumps
+breakranks collectives dumps/ --history 8   with the last eight calls of each group, side by side
+breakranks collectives --group mesh_tp      groups by their name, description or members
+breakranks collectives --rank 13            the groups of one rank
+breakranks collectives hang.brk --json      for programs
+"""
+_MOST = 100_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    common.add_target(parser)
+    parser.add_argument(
+        "--group", metavar="NAME", help="only these groups: a name, a description, or members such as 0-7"
+    )
+    parser.add_argument(
+        "--history", metavar="N", type=int, default=0, help="the last N calls of each group that is shown, side by side"
+    )
+    common.add_no_inject(parser)
+    common.add_output(parser, full="every group and every rank, nothing cut")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0 <= args.history <= _MOST:
+        raise UsageError(f"--history {args.history} is out of range", f"Give 0 to {_MOST:,} calls.")
+    target = common.resolve(args)
+    ranks = common.ranks_of(target, args.rank)
+    snapshot = target if isinstance(target, Snapshot) else _read(target, args.no_inject)
+
+    from breakranks.explain.collectives.causes import STALLED, causes
+    from breakranks.explain.collectives.ledger import Ledger
+    from breakranks.show.standing import standings
+
+    ledger = Ledger(snapshot)
+    if not ledger:
+        raise _nothing_read(snapshot, args.target if isinstance(target, Snapshot) else None)
+    found = causes(ledger)
+    chosen = choose(ledger, standings(ledger, found), args.group, ranks)
+    if args.json:
+        from breakranks.show.collectives_json import collectives_json
+        from breakranks.show.json import to_text
+
+        sys.stdout.write(to_text(collectives_json(ledger, chosen, history=args.history, ranks=ranks)))
+    else:
+        from breakranks.show.collectives import collectives_lines
+
+        look = common.look(args)
+        whole = args.group is not None
+        lines = collectives_lines(ledger, chosen, look, history=args.history, ranks=ranks, whole=whole)
+        common.show(lines, look)
+    return 1 if any(cause.kind != STALLED for cause in found) else 0
+
+
+def _read(found: FoundJob, no_inject: bool) -> Snapshot:
+    """Every rank's recorder, whichever are asked for: who is behind shows against the others only."""
+    if no_inject:
+        raise UsageError(
+            "from outside, nothing can be known of a live job's collectives",
+            "Their numbers are inside the ranks. Leave --no-inject out, or give a folder of flight recorder dumps.",
+        )
+    from breakranks.reach.local import Session
+
+    with Session(found) as session:
+        session.sample(recorders=True)
+        return session.snapshot()
+
+
+def _nothing_read(snapshot: Snapshot, file: str | None) -> BreakranksError:
+    from breakranks.show.collectives import unread
+
+    known = [(f"ranks {ranks}: {what}", remedy) for ranks, what, remedy in unread(snapshot)]
+    if file is not None and not any("recorder of process" in problem.what for problem in snapshot.problems):
+        return BreakranksError(
+            f"{file} has no flight recorders in it",
+            "It was made without getting inside the ranks. While the job lives: breakranks collectives",
+        )
+    remedies = dict.fromkeys(remedy for _, remedy in known if remedy)
+    return BreakranksError(
+        "\n".join(["no flight recorder could be read", *(what for what, _ in known[:8])]),
+        "\n".join(remedies)
+        or "torch has one from 2.6 on with gloo and from 2.2 on with NCCL, unless TORCH_FR_BUFFER_SIZE is 0.",
+    )
+
+
+def choose(ledger: Ledger, found: list[Standing], name: str | None, ranks: RankSet | None) -> list[Standing]:
+    """The groups of ``--group`` and ``--rank``; a name that no group bears is an error that lists those there are."""
+    if ranks is not None:
+        found = [one for one in found if one.members & ranks]
+    if name is None:
+        return found
+    chosen = [one for one in found if name.strip() in _names(ledger, one)]
+    chosen = chosen or _by_members(found, name)
+    if not chosen:
+        counts: dict[str, int] = {}
+        from breakranks.show.calls import group_name
+
+        for one in found:
+            known = group_name(ledger.group(one.group))
+            counts[known] = counts.get(known, 0) + 1
+        listed = [f"{known} ({number} groups)" if number > 1 else known for known, number in counts.items()]
+        more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
+        raise UsageError(
+            f"no group is {name!r}", f"There is: {', '.join(listed[:12])}{more}." if listed else "There is none."
+        )
+    return chosen
+
+
+def _names(ledger: Ledger, one: Standing) -> tuple[str, ...]:
+    """Every way to name a group, that of `why` included: ``mesh_tp (0-7)``."""
+    from breakranks.explain.collectives import say
+
+    group = ledger.group(one.group)
+    world = ("world", "the world group") if group.description == "default_pg" else ()
+    return (group.name, group.description, say.group_name(ledger, one.group), *world)
+
+
+def _by_members(found: list[Standing], text: str) -> list[Standing]:
+    try:
+        members = RankSet.parse(text)
+    except (UsageError, ValueError):
+        return []
+    return [one for one in found if members and one.members == members]

@@ -1,0 +1,148 @@
+"""collective-mismatch, collective-order-deadlock, p2p-deadlock, collective-stalled: by what the recorders say."""
+
+from __future__ import annotations
+
+from breakranks.explain import words
+from breakranks.explain.case import Case, Node
+from breakranks.explain.collectives import say
+from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, causes
+from breakranks.explain.meanings import DTENSOR, FSDP
+from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
+from breakranks.explain.rules.proposal import Proposal, victims_evidence, waiting_place
+from breakranks.explain.rules.reason import MOMENT, PATIENCE, SLOW
+from breakranks.rankset import RankSet, ranks_text
+from breakranks.snapshot.model import Frame
+
+
+def proposals(case: Case, waiting: list[Node]) -> list[Proposal]:
+    """What the recorders explain by themselves. Who is merely missing is told by its stack: see ``missing``."""
+    if not case.ledger or not any(node.call is not None for node in waiting):
+        return []
+    standing = RankSet(case.calls)
+    found = []
+    for cause in causes(case.ledger):
+        core = cause.mismatch.ranks if cause.mismatch is not None else cause.culprits
+        # A rank that has a call under way and does something else meanwhile does not stand in it.
+        if cause.kind == MISSING or not core & case.seen <= standing:
+            continue
+        found.append(_stalled(case, cause) if cause.kind == STALLED else _proposal(case, cause))
+    quiet = case.asleep() and not case.unseen
+    return [one._replace(needs=MOMENT) if one.needs == PATIENCE and quiet else one for one in found]
+
+
+def _proposal(case: Case, cause: Cause) -> Proposal:
+    lone = _lone_gather(case, cause) if cause.kind == MISMATCH else None
+    culprits = lone or cause.culprits
+    victims = ((cause.victims | cause.culprits) - culprits) & case.seen
+    where = case.look_of(culprits & case.seen).where
+    trait = say.trait(case.ledger, culprits)
+    finding = Finding(
+        cause.kind,
+        str(culprits),
+        str(victims),
+        LIKELY if cause.kind == MISMATCH or any(wait.is_order for _, wait in cause.ring) else CERTAIN,
+        _gather_text(case, cause, lone) if lone is not None else say.sentence(case.ledger, cause),
+        words.where(where),
+        (
+            *((trait,) if trait else ()),
+            *_places(case, cause),
+            *say.proof(case.ledger, cause),
+            *_fsdp_notes(case, lone),
+        ),
+        (f"breakranks collectives --rank {culprits} --history 8",),
+        because="their flight recorders show different calls; which side is wrong the code decides"
+        if cause.kind == MISMATCH
+        else "their flight recorders show who has not entered what",
+        victims_where=say.victims_in(case.ledger, cause) or waiting_place(case.waiting()),
+    )
+    return Proposal(finding, PATIENCE, culprits, victims)
+
+
+def _places(case: Case, cause: Cause) -> tuple[str, ...]:
+    """Where in their code the ranks stand: the recorder of a live rank is read without stacks."""
+    sides = [ranks for ranks, _ in cause.mismatch.sides] if cause.mismatch is not None else []
+    sides = sides or [ranks for ranks, _ in cause.ring]
+    found: dict[Frame | None, RankSet] = {}
+    for ranks in sides[:8]:
+        for rank in ranks & case.seen:
+            frame = case.looks[rank].where
+            found[frame] = found.get(frame, RankSet()) | RankSet([rank])
+    return tuple(
+        f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} at {words.place(frame)}"
+        for frame, ranks in list(found.items())[:8]
+        if frame is not None
+    )
+
+
+def _lone_gather(case: Case, cause: Cause) -> RankSet | None:
+    """The side that gathers what is sharded over all, when the other does not and is at least as large."""
+    assert cause.mismatch is not None
+    gathers = [ranks for ranks, _ in cause.mismatch.sides if _gathers(case, ranks)]
+    if len(gathers) != 1 or 2 * len(gathers[0]) > len(cause.mismatch.ranks):
+        return None
+    return gathers[0]
+
+
+def _gathers(case: Case, ranks: RankSet) -> str:
+    """Whether all of these are gathering, and what."""
+    contexts = {case.looks[rank].activity.context for rank in ranks & case.seen}
+    return contexts.pop() if len(contexts) == 1 and contexts <= {FSDP, DTENSOR} else ""
+
+
+def _gather_text(case: Case, cause: Cause, ranks: RankSet) -> str:
+    assert cause.mismatch is not None
+    one = case.look_of(ranks)
+    module = _module(case, ranks.first)
+    rest = cause.mismatch.ranks - ranks
+    others = [
+        f"{ranks_text(side)} {'is' if len(side) == 1 else 'are'} in {case.ledger.name(row)}"
+        for side, row in cause.mismatch.sides
+        if side & rest
+    ]
+    s = "s" if len(ranks) == 1 else ""
+    if _gathers(case, ranks) == FSDP:
+        what = f"alone run{s} an FSDP model"
+        gather = f"the all-gather of {f'the parameters of {module}' if module else 'its parameters'}"
+    else:
+        what = f"alone gather{s} a sharded tensor"
+        gather = "its all-gather"
+    return (
+        f"{case.who(ranks)} {what}, in {words.place(one.where)}: {gather} (#{cause.mismatch.number} of "
+        f"{say.group_name(case.ledger, cause.mismatch.group)}) needs every rank, and {words.listed(others)}"
+    )
+
+
+def _fsdp_notes(case: Case, lone: RankSet | None) -> tuple[str, ...]:
+    if lone is None:
+        return ()
+    if _gathers(case, lone) == FSDP:
+        return (
+            "every forward of an FSDP model is a collective: call it on all ranks, or gather a full state dict on "
+            "all and use a copy that is not sharded",
+        )
+    return ("full_tensor() and redistribute() are collectives: call them on all ranks, and use the result on one",)
+
+
+def _module(case: Case, rank: int) -> str:
+    recorder = case.ledger.recorders.get(rank)
+    return recorder.notes.get("fsdp", "") if recorder is not None else ""
+
+
+def _stalled(case: Case, cause: Cause) -> Proposal:
+    """All are in it, with the same sizes, and it does not end."""
+    assert cause.wait is not None
+    nodes = [node for node in case.waiting() if node.ranks & cause.culprits]
+    victims = cause.victims & case.seen
+    finding = Finding(
+        STALLED,
+        str(cause.culprits),
+        str(victims),
+        GUESS,
+        say.sentence(case.ledger, cause),
+        words.where(case.look_of(cause.culprits).where),
+        victims_evidence(case, nodes),
+        ("breakranks stacks --native --threads",),
+        because="their flight recorders agree; what holds the call itself up they do not say",
+        victims_where=waiting_place(nodes) if nodes else "",
+    )
+    return Proposal(finding, SLOW, cause.culprits, victims)

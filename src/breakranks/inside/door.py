@@ -1,0 +1,269 @@
+"""Ask a live Python process something: run a small piece of our code in it, and have its answer.
+
+    >>> ask(4711, "echo", {"word": "hello"})  # doctest: +SKIP
+    b'{"given": {"word": "hello"}, "pid": 4711, "threads": 9}'
+
+The process needs no preparation, is left as it was, and is safe even if we are killed meanwhile: docs/inside.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+
+from breakranks.inside import channel, entry, target
+from breakranks.inside.channel import Channel
+from breakranks.inside.code import THREAD_NAME
+from breakranks.inside.errors import Failed, Gone, InsideError, Late, Refused
+from breakranks.observe import state
+from breakranks.observe.watchdog import Watchdog
+
+__all__ = ["Failed", "Gone", "InsideError", "Late", "Refused", "ask", "ask_many"]
+
+_NOTHING: Mapping[str, object] = {}
+_AGAIN = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
+_TIDY = 0.5  # seconds that may go by after the answer until all is as it was
+
+
+def ask(
+    pid: int,
+    payload: str,
+    arguments: Mapping[str, object] = _NOTHING,
+    *,
+    deadline: float = 5.0,
+    gil_held: str = "",
+    dog: Watchdog | None = None,
+) -> bytes:
+    """The answer of ``payloads/{payload}.py`` in process ``pid``.
+
+    ``gil_held``: the name of a thread that is known to hold the GIL in C; then it is not even tried.
+    """
+    held = {pid: gil_held} if gil_held else {}
+    found = ask_many([pid], payload, arguments, deadline=deadline, gil_held=held, dog=dog)[pid]
+    if isinstance(found, InsideError):
+        raise found
+    return found
+
+
+def ask_many(
+    pids: Iterable[int],
+    payload: str,
+    arguments: Mapping[str, object] = _NOTHING,
+    *,
+    deadline: float = 5.0,
+    gil_held: Mapping[int, str] | None = None,
+    dog: Watchdog | None = None,
+) -> dict[int, bytes | InsideError]:
+    """The answers of many processes, all within one deadline."""
+    asked = _Asked(list(dict.fromkeys(pids)), channel.payload(payload), arguments, deadline, gil_held or {}, dog)
+    # In an OS thread of its own: when that ends, in whatever way, the kernel lets go of all that it held.
+    thread = threading.Thread(target=asked.run, name="breakranks-ask")
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        asked.stop.set()
+        thread.join()
+        raise
+    if asked.error is not None:
+        raise asked.error
+    return asked.answers
+
+
+class _Open:
+    """One process that is being asked."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.identity = state.start_ticks(pid)
+        self.lock = -1
+        self.threads: set[str] = set()
+        self.channel: Channel | None = None
+        self.target: target.Target | None = None
+        self.visits: list[entry.Visit] = []
+        self.next_try = 0.0
+
+    def gone(self) -> bool:
+        now, started = state.state_and_start(self.pid)
+        return now in "XZ" or started != self.identity
+
+
+class _Asked:
+    """One call of ask_many."""
+
+    def __init__(
+        self,
+        pids: list[int],
+        text: str,
+        arguments: Mapping[str, object],
+        deadline: float,
+        gil_held: Mapping[int, str],
+        dog: Watchdog | None,
+    ) -> None:
+        self.pids = pids
+        self.text = text
+        self.arguments = arguments
+        self.deadline = deadline
+        self.gil_held = gil_held
+        self.dog = dog
+        self.stop = threading.Event()
+        self.answers: dict[int, bytes | InsideError] = {}
+        self.error: BaseException | None = None
+        self.end = time.monotonic() + deadline
+        self.limit = time.time() + deadline
+
+    def run(self) -> None:
+        opened: list[_Open] = []
+        try:
+            for pid in self.pids:
+                one = _Open(pid)
+                opened.append(one)
+                try:
+                    self._begin(one)
+                except InsideError as error:
+                    self.answers[pid] = error
+                except OSError as error:
+                    self.answers[pid] = Gone(pid) if one.gone() else Refused(f"process {pid} cannot be asked: {error}")
+            self._wait(opened)
+        except BaseException as error:
+            self.error = error
+        finally:
+            for one in opened:
+                self._finish(one)
+
+    def _begin(self, one: _Open) -> None:
+        pid = one.pid
+        if not one.identity:
+            raise Gone(pid)
+        if self.gil_held.get(pid):
+            raise Refused(
+                f"thread {self.gil_held[pid]} of process {pid} holds the GIL in C: no Python can run there",
+                "See its native stack: breakranks stacks --native",
+            )
+        if self.dog is not None:
+            self.dog.guard(pid)
+        self._lock(one)
+        one.target = target.read(pid)
+        one.threads = set(os.listdir(f"/proc/{pid}/task"))
+        one.channel = Channel(pid, target.owner(pid), self.text, self.arguments, self.limit)
+        one.visits.append(entry.enter(one.target, one.channel.source))
+        one.next_try = time.monotonic() + _AGAIN
+
+    def _lock(self, one: _Open) -> None:
+        """One of us at a time in a process; the kernel frees the lock when we end."""
+        one.lock = os.open(f"/proc/{one.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        while True:
+            try:
+                fcntl.flock(one.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > self.end or self.stop.is_set():
+                    raise Refused(f"another breakranks is asking process {one.pid}", "Try again.") from None
+                time.sleep(0.005)
+
+    def _wait(self, opened: list[_Open]) -> None:
+        pause = 0.0005
+        waiting = [one for one in opened if one.pid not in self.answers]
+        while waiting:
+            for one in list(waiting):
+                assert one.channel is not None
+                try:
+                    answer = one.channel.answer()
+                except Failed as error:
+                    self.answers[one.pid] = error
+                else:
+                    if answer is not None:
+                        self.answers[one.pid] = answer
+                    elif one.gone():
+                        self.answers[one.pid] = Gone(one.pid)
+                if one.pid in self.answers:
+                    waiting.remove(one)
+                    self._finish(one)
+                elif one.visits[-1].pending and time.monotonic() > one.next_try:
+                    self._try_again(one)
+            if not waiting:
+                break
+            if self.stop.is_set() or time.monotonic() > self.end:
+                for one in waiting:
+                    self.answers[one.pid] = self._late(one)
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.3, 0.01)
+
+    def _try_again(self, one: _Open) -> None:
+        assert one.channel is not None and one.target is not None
+        one.next_try = time.monotonic() + _AGAIN
+        try:
+            # One that has begun waits for the GIL, and so would another.
+            visit = None if _is_there(one) else entry.again(one.target, one.channel.source)
+        except (InsideError, OSError):
+            return  # it is about to end, or was stopped: the wait will see
+        if visit is not None:
+            one.visits.append(visit)
+
+    def _late(self, one: _Open) -> InsideError:
+        came_of_it = entry.outcome(one.visits[-1])
+        if came_of_it:
+            return Refused(f"process {one.pid} could not start a thread: {os.strerror(abs(came_of_it))}")
+        if state.process_state(one.pid) == "T":
+            return Late(f"process {one.pid} was stopped before it answered", f"kill -CONT {one.pid}, and ask again.")
+        why = "; its main thread does not come back to Python" if one.visits[-1].pending else ""
+        holder = _gil_holder(one.pid)
+        if holder:
+            why = f": thread {holder} holds the GIL, and no other Python can run"
+        return Late(
+            f"process {one.pid} did not answer in {self.deadline:g} s{why}. The question is withdrawn: a thread of "
+            "ours that still waits there ends by itself, without doing anything, once it can run"
+        )
+
+    def _finish(self, one: _Open) -> None:
+        try:
+            if one.channel is not None:
+                one.channel.close()
+                one.channel = None
+            if one.visits:
+                if isinstance(self.answers.get(one.pid), bytes):
+                    _wait_for_thread(one, time.monotonic() + _TIDY)
+                entry.leave(one.visits, until=time.monotonic() + _TIDY)
+        except OSError:
+            pass  # it ended
+        finally:
+            one.visits = []
+            if one.lock >= 0:
+                os.close(one.lock)
+                one.lock = -1
+
+
+def _wait_for_thread(one: _Open, until: float) -> None:
+    """It has answered; a moment later it is gone."""
+    while _is_there(one) and time.monotonic() < until:
+        time.sleep(0.0005)
+
+
+def _is_there(one: _Open) -> bool:
+    """Whether a thread of ours is in the process."""
+    new = set(os.listdir(f"/proc/{one.pid}/task")) - one.threads
+    return any(_name(one.pid, tid) == THREAD_NAME for tid in new)
+
+
+def _name(pid: int, tid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/task/{tid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _gil_holder(pid: int) -> str:
+    """The thread that holds the GIL, if it holds it still a moment later."""
+    from breakranks.observe import stacks
+
+    names = []
+    for _ in range(2):
+        found = stacks.sweep([pid], locals=False, deadline=2.0).get(pid)
+        holders = [thread for thread in (found.threads if found else ()) if thread.gil]
+        names.append(f"{holders[0].name or holders[0].tid}" if holders else "")
+    return names[0] if names[0] == names[1] else ""

@@ -1,0 +1,288 @@
+"""Sending a thread of a process through the stub, and leaving no trace of it.
+
+Two ways. One: a thread that provably waits is borrowed to start ours, whatever the others do. The other, when no
+thread waits: the main thread, at whatever instruction it is, is made to note a pending call, which Python runs
+between two bytecodes, where starting a thread is safe. Either way our Python runs in a thread of its own, under
+the ordinary rules of the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from breakranks.inside import code, idle
+from breakranks.inside import maps as memory_map
+from breakranks.inside.errors import Gone, Refused
+from breakranks.inside.target import Cave, Target
+from breakranks.inside.trace import Held, NotStopped, Registers
+from breakranks.observe import permissions
+from breakranks.observe.state import process_state, tracer_of
+
+_CANDIDATES = 8
+_TRIES = 20
+_PAUSE = 0.003
+_KCMP, _KCMP_VM = 312, 1
+_UNSAFE_NAMES = ("malloc", "calloc", "realloc", "free", "_int_", "_dl_", "dl_", "dlopen", "__restore_rt", "fork",
+                 "__libc_fork", "vfork", "posix_spawn", "__run_exit_handlers", "exit", "abort", "arena_")  # fmt: skip
+Check = Callable[[Held, Registers, Target], str]
+
+
+class Visit(NamedTuple):
+    """A thread that was sent through the stub. ``stack``: its stack pointer before."""
+
+    pid: int
+    tid: int
+    pending: bool
+    stack: int
+    block: int
+    cave: Cave
+
+
+def enter(target: Target, source: str) -> Visit:
+    """Make the process run ``source`` in a new thread. Refused: it was left as it is, and why."""
+    pid = target.pid
+    content = code.page(target.functions, source)
+    _must_be_whole(pid)
+    reasons: dict[int, str] = {}
+    why = ""
+    try:
+        idle.prepare(target)
+        for attempt in range(_TRIES):
+            found = _borrow(target, content, reasons)
+            if found is not None:
+                return found
+            if not attempt and reasons.get(pid, idle.AT_WORK) != idle.AT_WORK:
+                found = _by_names(target, content)
+                if found is not None:
+                    return found
+            idle.prepare(target, pending=True)
+            sent = _send(target, pid, content, idle.unsafe_anywhere, pending=True)
+            if isinstance(sent, Visit):
+                return sent
+            why = sent
+            time.sleep(_PAUSE)
+    except ProcessLookupError as error:
+        raise Gone(pid) from error
+    raise Refused(
+        f"no thread of process {pid} can be borrowed safely now: the main thread: {why}"
+        + "".join(f"; thread {tid}: {said}" for tid, said in reasons.items()),
+        "Try again in a moment.",
+    )
+
+
+def again(target: Target, source: str) -> Visit | None:
+    """A second try, after a pending call that has not come to run: perhaps a thread waits by now.
+
+    A thread that was about to wait looks busy. Should both come to run, the first takes the question.
+    """
+    fresh = target._replace(maps=memory_map.read(target.pid))
+    return _borrow(fresh, code.page(target.functions, source), {})
+
+
+def _borrow(target: Target, content: bytes, reasons: dict[int, str]) -> Visit | None:
+    """The first thread that waits and may be borrowed; of the others, why not."""
+    reasons.clear()
+    for one in idle.candidates(target.pid, target.maps)[:_CANDIDATES]:
+        found = _send(target, one.tid, content, idle.unsafe)
+        if isinstance(found, Visit):
+            return found
+        reasons[one.tid] = found
+    return None
+
+
+def _must_be_whole(pid: int) -> None:
+    state = process_state(pid)
+    if state in "XZ":
+        raise Gone(pid)
+    if state == "T":
+        raise Refused(f"process {pid} is stopped", f"Let it go on first: kill -CONT {pid}")
+    tracer = tracer_of(pid)
+    if state == "t" or tracer:
+        raise Refused.because(permissions.denied(pid))
+    status = _status(pid, pid)
+    libc = ctypes.CDLL(None)
+    # Between vfork and exec a process is still in the memory of its parent.
+    if libc.syscall(_KCMP, pid, int(status.get("PPid", "0")), _KCMP_VM, 0, 0) == 0:
+        raise Refused(f"process {pid} shares its memory with its parent: it is just being started", "Try again.")
+
+
+def _status(pid: int, tid: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/task/{tid}/status") as file:
+            pairs = (line.partition(":") for line in file)
+            return {key: value.strip() for key, _, value in pairs}
+    except OSError:
+        return {}
+
+
+def _fenced(pid: int, tid: int) -> str:
+    """What the kernel would not let this thread do."""
+    status = _status(pid, tid)
+    if "shstk" in status.get("x86_Thread_features", ""):
+        return "it has a shadow stack"
+    if status.get("Seccomp") == "1":
+        return "it is confined (seccomp)"
+    if tid != pid and status.get("Seccomp_filters") != _status(pid, pid).get("Seccomp_filters"):
+        return "it is more confined than the main thread (seccomp)"
+    return ""
+
+
+def _send(target: Target, tid: int, content: bytes, check: Check, pending: bool = False) -> Visit | str:
+    """Send one thread through the stub, or say why not. It is stopped for a millisecond or two."""
+    pid = target.pid
+    caught = int(_status(pid, tid).get("SigCgt", "0"), 16) & code.BLOCKED
+    try:
+        with Held(pid, tid) as held:
+            registers = held.registers()
+            going_on = idle.resumed(registers, held.read(registers.rip - 2, 2))
+            why = check(held, registers, target) or _fenced(pid, tid)
+            size = held.vector_state_size()
+            stack = target.maps.at(registers.rsp)
+            if not size:
+                why = why or "the processor has no xsave"
+            elif stack is None or registers.rsp - stack.start < code.room(content, size):
+                why = why or "its stack is almost used up"
+            if why:
+                if idle.made_again(registers, going_on):
+                    held.set_registers(going_on)  # or epoll_wait would answer EINTR for us
+                return why
+            mask = held.signal_mask()
+            plan = code.plan(
+                registers,
+                going_on,
+                stub=target.cave.address,
+                content=content,
+                pending=pending,
+                call=target.functions["Py_AddPendingCall" if pending else "pthread_create"],
+                errno_location=target.functions["__errno_location"],
+                mask=mask,
+                ends_call=idle.ended_by(registers, going_on, caught, mask),
+                vector_size=size,
+            )
+            if not target.cave.ours:
+                held.write(target.cave.address, code.STUB)
+            held.write(plan.address, plan.data)
+            # This one call is the whole change: before it nothing happened, after it the thread needs nobody.
+            held.set_registers(plan.registers)
+            held.set_signal_mask(code.BLOCKED)
+            return Visit(pid, tid, pending, registers.rsp, plan.block, target.cave)
+    except NotStopped as error:
+        if error.stopping:
+            raise Refused(f"process {pid} is being stopped", f"Let it go on first: kill -CONT {pid}") from None
+        return "it cannot be held now"
+    except ProcessLookupError:
+        if process_state(pid) in "XZ":
+            raise
+        return "it ended"
+    except PermissionError as error:
+        time.sleep(_PAUSE)
+        if process_state(pid) in "XZ":  # one that is about to end is refused too
+            raise Gone(pid) from error
+        raise Refused.because(permissions.denied(pid)) from error
+
+
+def _by_names(target: Target, content: bytes) -> Visit | None:
+    """The main thread, if the names on its stack, read exactly, say that it may be borrowed.
+
+    The last resort: it takes 0.2 s, and pystack stops the whole process, which ends an epoll_wait with EINTR.
+    """
+    from breakranks.observe import native
+
+    pid = target.pid
+    before = _where(pid, pid)
+    stacks = native.sweep([pid], deadline=3.0)[0][pid]
+    frames = next((thread.frames for thread in stacks.threads if thread.tid == pid), ())
+    loader = target.loader.path if target.loader is not None else "ld-linux"
+    if not any(frame.native for frame in frames) or before is None:
+        return None
+    for frame in frames:
+        if frame.native and (frame.function.startswith(_UNSAFE_NAMES) or frame.file.endswith(loader)):
+            return None
+
+    def check(held: Held, registers: Registers, target: Target) -> str:
+        same = (registers.rsp, registers.rip) == before
+        return "" if same and idle.is_waiting(held, registers) else "it moved"
+
+    found = _send(target, pid, content, check)
+    return found if isinstance(found, Visit) else None
+
+
+def _where(pid: int, tid: int) -> tuple[int, int] | None:
+    """Stack and instruction pointer of a thread that is blocked."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/syscall") as file:
+            fields = file.read().split()
+    except OSError:
+        return None
+    return (int(fields[-2], 16), int(fields[-1], 16)) if len(fields) > 2 else None
+
+
+def outcome(visit: Visit) -> int | None:
+    """What the borrowed thread's call returned, if that can still be read."""
+    try:
+        memory = os.open(f"/proc/{visit.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return code.outcome(os.pread(memory, 80, visit.block))
+    except (OSError, struct.error):
+        return None
+    finally:
+        os.close(memory)
+
+
+def leave(visits: Sequence[Visit], *, until: float) -> bool:
+    """Put the library's bytes back, once all threads have provably left them. False: they stay, and harm nobody."""
+    pid, cave = visits[0].pid, visits[0].cave
+    if cave.ours:
+        return False  # another of us was killed; whether its thread has left nobody can tell
+    inside = list(visits)
+    pause = 0.0005
+    while True:
+        try:
+            memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False  # gone
+        try:
+            inside = [visit for visit in inside if not _has_left(visit, memory)]
+            if not inside:
+                return os.pwrite(memory, cave.old, cave.address) == len(cave.old)
+        except (OSError, NotStopped):
+            pass  # it cannot be looked at now, or ended
+        finally:
+            os.close(memory)
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+def _has_left(visit: Visit, memory: int) -> bool:
+    if not os.path.exists(f"/proc/{visit.pid}/task/{visit.tid}"):
+        return True
+    where = _where(visit.pid, visit.tid)
+    if where is not None:
+        return _is_outside(visit, where, lambda at, size: os.pread(memory, size, at))
+    with Held(visit.pid, visit.tid) as held:
+        registers = held.registers()
+        going_on = idle.resumed(registers, held.read(registers.rip - 2, 2))
+        if idle.made_again(registers, going_on):
+            held.set_registers(going_on)
+        return _is_outside(visit, (registers.rsp, registers.rip), held.read)
+
+
+def _is_outside(visit: Visit, where: tuple[int, int], read: Callable[[int, int], bytes]) -> bool:
+    """Neither at the stub nor in a function that returns to it."""
+    stack, at = where
+    if visit.cave.holds(at):
+        return False
+    if stack >= visit.stack:
+        return True
+    size = visit.stack - stack & -8
+    words = struct.unpack(f"<{size // 8}Q", read(stack, size)) if size < 1 << 20 else (visit.cave.address,)
+    return not any(visit.cave.holds(word) for word in words)

@@ -1,0 +1,127 @@
+"""Runs in a rank: its flight recorder as bytes, and what only the process knows of its groups.
+
+The answer is a line of JSON, then the dumps that it counts, as torch wrote them. Nothing is imported: what the
+process has not imported itself it does not use. Dumps are without stacks: with them torch takes a second and
+more for a full ring, and all that time no other thread of the process could run Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def answer(arguments: dict[str, Any]) -> bytes:
+    json = __import__("json")
+    dumps = _dumps()
+    head = {
+        "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
+        "sizes": [len(one) for one in dumps],
+        "groups": _guarded(_groups, []),
+        "threads": _guarded(_threads, {}),
+        "notes": _guarded(_notes, {}),
+        "rank": _guarded(_rank, -1),
+    }
+    return b"".join([json.dumps(head).encode(), b"\n", *dumps])
+
+
+def _guarded(function: Callable[[], Any], otherwise: Any) -> Any:
+    """Private parts of torch may be other than expected in a version that we do not know."""
+    try:
+        return function()
+    except Exception:
+        return otherwise
+
+
+def _dumps() -> list[bytes]:
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    found: list[bytes] = []
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        dump = getattr(c10d, name, None)
+        if dump is None:
+            continue
+        try:
+            one = dump(True, False, False)  # all collectives, no stacks, not only those under way
+        except TypeError:
+            one = dump()  # before version 2.1 of the recorder
+        if one and one not in found:
+            found.append(one)
+    return found
+
+
+def _world() -> Any:
+    return sys.modules["torch.distributed.distributed_c10d"]._world
+
+
+def _rank() -> int:
+    return int(sys.modules["torch.distributed.distributed_c10d"].get_rank())
+
+
+def _groups() -> list[dict[str, Any]]:
+    world = _world()
+    found = []
+    for group, ranks in list(world.pg_group_ranks.items()):
+        name = world.pg_names.get(group)
+        if name is None or not isinstance(ranks, dict):
+            continue
+        backend = world.pg_map.get(group, ("", None))[0]
+        found.append(
+            {
+                "name": str(name),
+                "desc": str(getattr(group, "group_desc", "") or ""),
+                "ranks": sorted(ranks),
+                "backend": str(backend),
+                "timeout": _guarded_timeout(group),
+            }
+        )
+    return found
+
+
+def _guarded_timeout(group: Any) -> float:
+    try:
+        return _timeout(group)
+    except Exception:
+        return 0.0
+
+
+def _timeout(group: Any) -> float:
+    for device in group._device_types:
+        return float(group._get_backend(device).options._timeout.total_seconds())
+    return 0.0
+
+
+def _threads() -> dict[str, int]:
+    """pthread's id of each Python thread, which the recorder uses, to the kernel's."""
+    known = dict(sys.modules["threading"]._active)
+    return {str(ident): thread.native_id for ident, thread in known.items() if getattr(thread, "native_id", None)}
+
+
+def _notes() -> dict[str, str]:
+    """What the main thread gathers parameters for, if it is in FSDP."""
+    main = sys.modules["threading"].main_thread().ident
+    frame: FrameType | None = sys._current_frames().get(main)
+    depth = 0
+    while frame is not None and depth < 200:
+        name = _module(frame) if "/fsdp/" in frame.f_code.co_filename else ""
+        if name:
+            return {"fsdp": name}
+        frame = frame.f_back
+        depth += 1
+    return {}
+
+
+def _module(frame: FrameType) -> str:
+    """The name of the module whose parameters a frame of FSDP is about: FSDP2's group, or FSDP1's handle."""
+    seen = frame.f_locals
+    for one in (seen.get("self"), seen.get("state"), seen.get("handle")):
+        if one is None:
+            continue
+        fqn = getattr(one, "_module_fqn", None)
+        if isinstance(fqn, str) and fqn:
+            return fqn
+        names = getattr(getattr(one, "flat_param", None), "_fqns", None)
+        if names:
+            return str(names[0]).rpartition(".")[0] or str(names[0])
+    return ""

@@ -1,0 +1,197 @@
+"""What a process is made of: its Python, its C library, the functions that we call, a place for our stub."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from typing import NamedTuple
+
+from breakranks.inside import elf
+from breakranks.inside import maps as memory_map
+from breakranks.inside.channel import Owner
+from breakranks.inside.code import FUNCTIONS, RETURN_0, STUB
+from breakranks.inside.elf import Library, NotElf
+from breakranks.inside.errors import Gone, Refused
+from breakranks.inside.maps import Mapping, Maps
+from breakranks.observe import permissions
+from breakranks.observe.state import process_state
+
+_PAGE = 4096
+_OLDEST = (3, 10)
+_C_LIBRARY = re.compile(r"libc(-2[.\d]+)?\.so")
+_THREAD_LIBRARY = re.compile(r"libpthread(-2[.\d]+)?\.so")
+_LOADER = re.compile(r"ld(-linux.*|-2[.\d]+)\.so|ld\.so")
+_ALLOCATOR = re.compile(r"lib\w*malloc")
+_PYTHON = ("PyGILState_Ensure", "PyRun_StringFlags", "Py_AddPendingCall")
+# The end of every signal handler (`mov rax, 15; syscall`): glibc gives it no name.
+_SIGNAL_RETURN = bytes.fromhex("48c7c00f0000000f05")
+
+
+class Cave(NamedTuple):
+    """Bytes after the end of a library's text, in its last page: mapped, executable, and nobody's.
+
+    ``old`` is what the file has there. ``ours``: one of us was killed and left the stub, which is as good.
+    """
+
+    address: int
+    old: bytes
+    ours: bool
+
+    def holds(self, address: int) -> bool:
+        return self.address <= address < self.address + len(self.old)
+
+
+class Target(NamedTuple):
+    pid: int
+    version: tuple[int, int]
+    maps: Maps
+    python: Library
+    libc: Library
+    loader: Library | None
+    allocators: tuple[Library, ...]
+    functions: dict[str, int]
+    signal_return: int
+    cave: Cave
+
+
+def read(pid: int) -> Target:
+    """Everything that can be known without touching the process. Refused says what is missing."""
+    if os.uname().machine != "x86_64":
+        raise Refused(f"code can be run in a live process only on x86-64 for now, not on {os.uname().machine}")
+    try:
+        maps = memory_map.read(pid)
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        time.sleep(0.003)
+        if process_state(pid) in "XZ":  # one that is about to end is refused too
+            raise Gone(pid) from error
+        raise Refused.because(permissions.denied(pid)) from error
+    try:
+        return _read(pid, maps, memory)
+    finally:
+        os.close(memory)
+
+
+def _read(pid: int, maps: Maps, memory: int) -> Target:
+    files = maps.libraries()
+    if not files:
+        if process_state(pid) in "XZ":
+            raise Gone(pid)
+        raise Refused(f"process {pid} has no program of its own (a thread of the kernel, or one that is ending)")
+    python = _python(pid, maps, files, memory)
+    version = _version(python, memory)
+    if version < _OLDEST:
+        raise Refused(f"process {pid} runs Python {version[0]}.{version[1]}; 3.10 is the oldest that can be asked")
+    libc = _named(pid, maps, files, _C_LIBRARY)
+    if libc is None or libc.address("gnu_get_libc_version") is None:
+        raise Refused(f"process {pid} does not use the GNU C library, or it was replaced since the process began")
+    threads = _named(pid, maps, files, _THREAD_LIBRARY)
+    functions = {}
+    for name in (*FUNCTIONS, "Py_AddPendingCall", "__errno_location"):
+        at = _return_0(python, libc) if name == "return_0" else None
+        for library in (python, libc, threads):
+            at = at or (library.address(name) if library is not None and name != "return_0" else None)
+        if not at:
+            raise Refused(f"the function {name} was not found in process {pid}: a static build without symbols?")
+        functions[name] = at
+    signal_return = libc.elf.search(_SIGNAL_RETURN)
+    allocators = tuple(
+        found for one in files if _ALLOCATOR.match(one.name) and (found := _library(pid, maps, one)) is not None
+    )
+    return Target(
+        pid,
+        version,
+        maps,
+        python,
+        libc,
+        _named(pid, maps, files, _LOADER),
+        allocators,
+        functions,
+        signal_return + libc.bias if signal_return is not None else 0,
+        _cave(pid, [python, libc], memory),
+    )
+
+
+def _library(pid: int, maps: Maps, mapping: Mapping) -> Library | None:
+    try:
+        return elf.library(pid, maps, mapping)
+    except (OSError, NotElf):
+        return None
+
+
+def _named(pid: int, maps: Maps, files: list[Mapping], pattern: re.Pattern[str]) -> Library | None:
+    one = next((one for one in files if pattern.match(one.name)), None)
+    return _library(pid, maps, one) if one is not None else None
+
+
+def _python(pid: int, maps: Maps, files: list[Mapping], memory: int) -> Library:
+    """The library or program that has the interpreter in it."""
+    program = os.readlink(f"/proc/{pid}/exe") if os.access(f"/proc/{pid}/exe", os.R_OK) else ""
+    likely = [one for one in files if one.name.startswith("libpython3")]
+    likely += [one for one in files if one.path == program.removesuffix(" (deleted)")]
+    for one in likely:
+        found = _library(pid, maps, one)
+        if found is None or any(found.address(name) is None for name in _PYTHON):
+            continue
+        # A file that was replaced under the same name would give addresses of something else.
+        start = next((m.start for m in maps.of(one.path) if m.offset == 0), None)
+        if start is not None and os.pread(memory, len(found.elf.head), start) != found.elf.head:
+            raise Refused(f"{one.path} is not the file any more that process {pid} runs", "Start the process anew.")
+        return found
+    raise Refused(
+        f"process {pid} has no CPython interpreter that can be asked",
+        "It may be another program or implementation, still be starting, or be a static build without symbols.",
+    )
+
+
+def _version(python: Library, memory: int) -> tuple[int, int]:
+    at = python.address("Py_Version")  # since 3.11
+    if at is not None:
+        number = struct.unpack("<I", os.pread(memory, 4, at))[0]
+        return number >> 24, number >> 16 & 255
+    found = re.search(r"python(\d)\.(\d+)", python.path.rpartition("/")[2])
+    if found is None:
+        raise Refused(f"the version of {python.path} is not known: older than 3.11")
+    return int(found[1]), int(found[2])
+
+
+def _return_0(*libraries: Library) -> int | None:
+    for one in libraries:
+        at = one.elf.search(RETURN_0)
+        if at is not None:
+            return at + one.bias
+    return None
+
+
+def _cave(pid: int, libraries: list[Library], memory: int) -> Cave:
+    for one in libraries:
+        text = one.elf.text
+        end = text.address + text.file_size
+        start = end + 15 & -16
+        if start + len(STUB) > end + _PAGE - 1 & -_PAGE or not one.holds(start + one.bias):
+            continue
+        old = one.elf.raw(text.offset + start - text.address, len(STUB))
+        now = os.pread(memory, len(STUB), start + one.bias)
+        if now in (old, STUB):
+            return Cave(start + one.bias, old, now == STUB)
+    raise Refused(f"process {pid} has no room for our code in the libraries where it is looked for")
+
+
+def owner(pid: int) -> Owner:
+    """Whose it is. Gone when it is."""
+    uid = gid = -1
+    own = pid
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith("Uid:"):
+                    uid = int(line.split()[4])  # what the kernel checks files against
+                elif line.startswith("Gid:"):
+                    gid = int(line.split()[4])
+                elif line.startswith("NSpid:"):
+                    own = int(line.split()[-1])
+    except OSError as error:
+        raise Gone(pid) from error
+    return Owner(uid, gid, own)

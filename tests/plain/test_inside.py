@@ -1,0 +1,521 @@
+"""Asking live, unprepared Python processes: they answer, and are as they were. See docs/inside.md."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from breakranks.inside import door
+from breakranks.observe import state
+
+DEADLINE = 20.0
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+PLACES = (Path("/dev/shm"), Path("/tmp"), Path("/var/tmp"))
+
+
+def interpreters() -> list[str]:
+    """This Python, every other one that pyenv has, and the system's, which has no library of its own."""
+    found = [sys.executable]
+    for version in VERSIONS:
+        found += sorted(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")))[-1:]
+    return found + [path for path in ("/usr/bin/python3",) if Path(path).exists()]
+
+
+PYTHONS = interpreters()
+
+
+def name_of(path: str) -> str:
+    return re.sub(r".*versions/|/bin.*/python\S*", "", path) or "system"
+
+
+@contextlib.contextmanager
+def python(code: str, *arguments: str, executable: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that runs ``code`` and has printed a line by the time it is given."""
+    process = subprocess.Popen(
+        [executable, "-u", "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdin is not None
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        time.sleep(0.01)
+
+
+def echo(pid: int, **arguments: object) -> dict[str, object]:
+    answer = json.loads(door.ask(pid, "echo", arguments))
+    assert answer["pid"] == pid
+    assert answer["given"] == arguments
+    return dict(answer)
+
+
+def result(process: subprocess.Popen[str]) -> str:
+    """Let a target end that waits for a line on its standard input, and read what it says."""
+    said, _ = process.communicate("\n", timeout=DEADLINE)
+    assert process.returncode == 0
+    return said
+
+
+def ours() -> set[str]:
+    return {str(path) for place in PLACES for path in place.glob(f"breakranks-inside-{os.getpid()}-*")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_in_files() -> Iterator[None]:
+    before = ours()
+    yield
+    assert ours() <= before
+
+
+IDLE = "import time; print('x'); time.sleep(500)"
+BUSY = "print('x')\nwhile True: pass"
+
+
+@pytest.mark.parametrize("executable", PYTHONS, ids=name_of)
+@pytest.mark.parametrize("code", [IDLE, BUSY], ids=["idle", "busy"])
+def test_every_version_answers(executable: str, code: str) -> None:
+    with python(code, executable=executable) as process:
+        for number in range(3):
+            assert echo(process.pid, number=number, text="a'\"\\\né")["threads"] == 2
+        assert process.poll() is None
+
+
+WAITS = {
+    "sleep": "time.sleep(T)",
+    "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=T)",
+    "condition": "c = threading.Condition(); c.acquire(); c.wait(T)",
+    "select": "select.select([], [], [], T)",
+    "poll": "select.poll().poll(T * 1000)",
+    "recv": "a, b = socket.socketpair(); threading.Timer(T, a.send, (b'x',)).start(); b.recv(1)",
+    "recv with a timeout": "a, b = socket.socketpair(); b.settimeout(T)\ntry: b.recv(1)\nexcept TimeoutError: pass",
+    "child": "subprocess.run(['sleep', str(T)])",
+    "join": "t = threading.Thread(target=time.sleep, args=(T,)); t.start(); t.join()",
+    # Called in C: Python itself would make a call again that answered EINTR, and hide it.
+    "poll in C": "assert libc.poll(None, 0, int(T * 1000)) == 0",
+    "nanosleep in C": "assert libc.usleep(int(T * 1000000)) == 0",
+    "epoll in C": "e = select.epoll(); a, b = os.pipe(); e.register(a, 1)\n"
+    "threading.Timer(T, os.write, (b, b'x')).start()\n"
+    "assert libc.epoll_wait(e.fileno(), ctypes.create_string_buffer(64), 1, -1) == 1, ctypes.get_errno()",
+    "short epoll in C": "e = select.epoll(); b = ctypes.create_string_buffer(64)\n"
+    "for _ in range(int(T * 50)): assert libc.epoll_wait(e.fileno(), b, 1, 20) == 0",
+}
+WAIT = """
+import ctypes, os, select, socket, subprocess, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+T = 1.2
+print('x')
+began = time.monotonic()
+{}
+print(time.monotonic() - began)
+"""
+
+
+def test_whoever_waits_does_not_notice() -> None:
+    """GIVEN threads in every kind of wait WHEN asked again and again THEN none ends early, late, or with EINTR."""
+    with contextlib.ExitStack() as stack:
+        processes = {what: stack.enter_context(python(WAIT.format(code))) for what, code in WAITS.items()}
+        pids = {process.pid: what for what, process in processes.items()}
+        answers = dict.fromkeys(WAITS, 0)
+        end = time.monotonic() + 0.9
+        while time.monotonic() < end:
+            for pid, answer in door.ask_many(pids, "echo", deadline=5).items():
+                assert isinstance(answer, (bytes, door.Gone)), (pids[pid], answer)
+                answers[pids[pid]] += isinstance(answer, bytes)
+        for what, process in processes.items():
+            said, _ = process.communicate(timeout=DEADLINE)
+            assert process.returncode == 0, what
+            assert 1.19 < float(said) < 1.5, what
+            assert answers[what] >= 2, (what, answers)
+
+
+def test_a_read_of_a_pipe_gets_what_comes() -> None:
+    with python("print('x'); print(input())") as process:
+        for _ in range(10):
+            echo(process.pid)
+        said, _ = process.communicate("hello\n", timeout=DEADLINE)
+        assert (said, process.returncode) == ("hello\n", 0)
+
+
+SHAPE = """
+import gc, json, os, sys, threading
+def shape():
+    gc.collect()
+    maps = [line.split()[0] for line in open('/proc/self/maps') if 'heap' not in line]
+    return repr((sorted(os.listdir('/proc/self/task')), sorted(os.listdir('/proc/self/fd')), sorted(sys.modules),
+                 sorted(globals()), threading.enumerate(), threading.active_count(), sys.getrefcount(None) > 0,
+                 os.getcwd(), open('/proc/self/status').read().count('SigBlk'), maps, len(gc.get_objects())))
+print('x')
+sys.stdin.readline()
+before = shape()
+before = shape()
+print('x')
+sys.stdin.readline()
+after = shape()
+print(before == after or (before, after))
+"""
+
+
+@pytest.mark.parametrize("executable", PYTHONS, ids=name_of)
+def test_the_process_is_as_it_was(executable: str) -> None:
+    """The first answer leaves a cached stack and an arena in glibc, as every thread does; the next ones nothing."""
+    with python(SHAPE, executable=executable) as process:
+        assert process.stdin is not None and process.stdout is not None
+        text = texts(process.pid)
+        for _ in range(3):
+            echo(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        for _ in range(5):
+            echo(process.pid)
+        assert texts(process.pid) == text
+        assert result(process) == "True\n"
+
+
+def texts(pid: int) -> dict[str, bytes]:
+    """What can be executed in a process."""
+    found = {}
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, flags = line.split()[:2]
+            if "x" in flags and "[" not in line:
+                start, end = (int(part, 16) for part in span.split("-"))
+                memory.seek(start)
+                found[span] = memory.read(end - start)
+    return found
+
+
+FLOATS = """
+import ctypes, math, sys
+print('x')
+def work(turns):
+    total, x = 0.0, 0.1
+    for i in range(turns):
+        x = math.fmod(x * 3.9 * (1.0 - x) + math.sin(i) * 1e-3, 1.0)
+        total += math.sqrt(abs(x)) * math.exp(-x)
+        if i % 64 == 0:
+            total += math.fsum((x, 1e16, -1e16, total * 1e-9))
+    return total.hex()
+first = work(20000)
+turns = 0
+while not __import__('select').select([sys.stdin], [], [], 0)[0]:
+    assert work(20000) == first
+    turns += 1
+print(turns)
+"""
+
+
+@pytest.mark.parametrize("executable", PYTHONS[1:5], ids=name_of)
+def test_floating_point_numbers_stay_exact(executable: str) -> None:
+    with python(FLOATS, executable=executable) as process:
+        for _ in range(60):
+            echo(process.pid)
+        assert int(result(process)) > 0
+
+
+MANY = """
+import sys, threading, time, queue
+end = threading.Event()
+def wait(): end.wait()
+def spin():
+    while not end.is_set(): sum(range(100))
+def churn():
+    while not end.is_set():
+        t = threading.Thread(target=time.sleep, args=(0.001,)); t.start(); t.join()
+threads = [threading.Thread(target=f) for f in [wait] * 40 + [spin] * 2 + [churn] * 3]
+for t in threads: t.start()
+print('x')
+sys.stdin.readline()
+end.set()
+for t in threads: t.join()
+print(threading.active_count())
+"""
+
+
+def test_many_threads() -> None:
+    with python(MANY) as process:
+        for _ in range(40):
+            echo(process.pid)
+        assert result(process) == "1\n"
+
+
+FORKS = """
+import os, select, sys
+print('x')
+n = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    child = os.fork()
+    if child == 0:
+        os._exit(len(os.listdir('/proc/self/task')))
+    assert os.waitpid(child, 0)[1] == 256
+    n += 1
+print(n > 10)
+"""
+IMPORTS = """
+import select, sys
+print('x')
+keep = set(sys.modules)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    import decimal, json, email.message, sqlite3, xml.dom.minidom, unittest.mock, asyncio
+    for name in set(sys.modules) - keep:
+        if not name.startswith('_'): del sys.modules[name]
+print(True)
+"""
+ALLOCATES = """
+import ctypes, select, sys
+print('x')
+libc = ctypes.PyDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for size in range(10, 300000, 7000):
+        libc.free(libc.malloc(size)); bytearray(size)
+print(True)
+"""
+SIGNALS = """
+import signal, select, sys, time
+count = 0
+def handler(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+print('x')
+began = time.monotonic()
+while not select.select([sys.stdin], [], [], 0)[0]:
+    pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(count > 50 * (time.monotonic() - began))
+"""
+
+
+@pytest.mark.parametrize("code", [FORKS, IMPORTS, ALLOCATES, SIGNALS], ids=["forks", "imports", "allocates", "signals"])
+def test_a_busy_process_goes_on(code: str) -> None:
+    """GIVEN a single thread at some delicate work WHEN asked THEN it answers, or it is said why not; and it goes on."""
+    with python(code) as process:
+        answered = 0
+        for _ in range(40):
+            try:
+                answered += bool(door.ask(process.pid, "echo", deadline=5))
+            except door.Refused as error:
+                assert "safely now" in error.message
+        assert answered > 20
+        assert result(process) == "True\n"
+
+
+def test_ctrl_c_is_not_lost() -> None:
+    """GIVEN reads that a signal is to end WHEN asked at the same moments THEN each ends."""
+    code = (
+        "import signal, os\nclass Stop(Exception): pass\n"
+        "def stop(*_): raise Stop\nsignal.signal(signal.SIGUSR1, stop); print('x')\na, b = os.pipe()\n"
+        "while True:\n  try: os.read(a, 1)\n  except Stop: print('stopped')\n"
+    )
+    moments = random.Random(3)
+    with python(code) as process:
+        assert process.stdout is not None
+        for _ in range(40):
+            until(lambda: "0 0x" in Path(f"/proc/{process.pid}/syscall").read_text()[:5])
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(moments.uniform(0.001, 0.006))
+                os.kill(process.pid, signal.SIGUSR1)
+                os._exit(0)
+            moments.random()
+            with contextlib.suppress(door.InsideError):
+                door.ask(process.pid, "echo", deadline=2)
+            os.waitpid(pid, 0)
+            assert process.stdout.readline() == "stopped\n"
+
+
+def test_the_gil_held_in_c_is_said_and_harms_nobody() -> None:
+    code = "import ctypes; libc = ctypes.PyDLL(None); print('x'); libc.usleep(1500000); print('done'); input()"
+    with python(code) as process:
+        with pytest.raises(door.Refused, match=r"MainThread of process .* holds the GIL"):
+            door.ask(process.pid, "echo", gil_held="MainThread")
+        with pytest.raises(door.Late, match="holds the GIL"):
+            door.ask(process.pid, "echo", deadline=0.3)
+        assert process.stdout is not None and process.stdout.readline() == "done\n"
+        # The thread that waited for the GIL found its question withdrawn.
+        until(lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1)
+        echo(process.pid)
+        assert result(process) == ""
+
+
+@pytest.fixture
+def own_payload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    def make(text: str) -> str:
+        monkeypatch.setattr(door.channel, "payload", lambda name: text)
+        return "own"
+
+    return make
+
+
+def test_what_raises_there_is_told(own_payload: Callable[[str], str]) -> None:
+    own_payload("def answer(arguments):\n    raise SystemExit('no ☂')\n")
+    with python(IDLE) as process:
+        with pytest.raises(door.Failed, match="SystemExit: no ☂") as caught:
+            door.ask(process.pid, "own")
+        assert "<breakranks>:2 in answer" in caught.value.traceback
+        assert process.poll() is None
+
+
+def test_what_blocks_there_is_given_up(own_payload: Callable[[str], str]) -> None:
+    own_payload("def answer(arguments):\n    import time\n    time.sleep(1)\n    return b'late'\n")
+    with python(IDLE) as process:
+        began = time.monotonic()
+        with pytest.raises(door.Late, match=r"did not answer in 0\.3 s"):
+            door.ask(process.pid, "own", deadline=0.3)
+        assert time.monotonic() - began < 3
+        until(lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1)
+
+
+def test_a_large_answer_comes_whole(own_payload: Callable[[str], str]) -> None:
+    own_payload("def answer(arguments):\n    return bytes(arguments['size'])\n")
+    with python(IDLE) as process:
+        assert door.ask(process.pid, "own", {"size": 30 << 20}) == bytes(30 << 20)
+        with pytest.raises(door.Failed, match="bytes"):
+            door.ask(process.pid, "own", {"size": 65 << 20})
+
+
+def test_a_process_that_ends_meanwhile(own_payload: Callable[[str], str]) -> None:
+    own_payload("def answer(arguments):\n    import os\n    os._exit(0)\n")
+    with python(IDLE) as process:
+        with pytest.raises(door.Gone):
+            door.ask(process.pid, "own")
+        assert process.wait(DEADLINE) == 0, "its end was left to whoever started it"
+
+
+def test_processes_that_end_all_the_time() -> None:
+    for _ in range(15):
+        with python("print('x')") as process:
+            with contextlib.suppress(door.Gone, door.Late, door.Refused):
+                door.ask(process.pid, "echo", deadline=0.5)
+            assert process.wait(DEADLINE) == 0
+
+
+def test_a_stopped_process_is_refused_and_stays_stopped() -> None:
+    with python(IDLE) as process:
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: state.process_state(process.pid) == "T")
+        with pytest.raises(door.Refused, match="stopped") as caught:
+            door.ask(process.pid, "echo")
+        assert "kill -CONT" in caught.value.help
+        assert state.process_state(process.pid) == "T"
+
+
+def test_what_is_no_python_is_refused() -> None:
+    with subprocess.Popen(["sleep", "500"]) as process:
+        try:
+            found = door.ask_many([process.pid, 2**22 - 5, 2], "echo", deadline=3)
+        finally:
+            process.kill()
+    assert isinstance(found[process.pid], door.Refused) and "no CPython" in str(found[process.pid])
+    assert isinstance(found[2**22 - 5], door.Gone)
+    assert isinstance(found[2], (door.Refused, door.Gone))
+
+
+def test_a_traced_process_is_refused() -> None:
+    with python(IDLE) as process:
+        tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(process.pid)])
+        try:
+            until(lambda: state.tracer_of(process.pid) == tracer.pid)
+            with pytest.raises(door.Refused, match=f"traced by process {tracer.pid}"):
+                door.ask(process.pid, "echo")
+        finally:
+            tracer.terminate()
+            tracer.wait()
+        echo(process.pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user() -> None:
+    """GIVEN a process of nobody's THEN root can ask it; and nobody can not ask root's."""
+    nobody = 65534
+    code = f"import os; os.setgid({nobody}); os.setuid({nobody}); {IDLE}"
+    with python(code, executable="/usr/bin/python3") as process:
+        echo(process.pid)
+    with python(IDLE) as process:
+        child = os.fork()
+        if child == 0:
+            os.setgid(nobody)
+            os.setuid(nobody)
+            try:
+                door.ask(process.pid, "echo")
+            except door.Refused as error:
+                os._exit(7 if "another user" in error.message else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_two_who_ask_at_once_both_have_their_answer() -> None:
+    with python(BUSY) as process:
+        code = f"from breakranks.inside import door\nfor _ in range(10): door.ask({process.pid}, 'echo')"
+        askers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+        assert [asker.wait(DEADLINE) for asker in askers] == [0, 0, 0]
+        assert process.poll() is None
+
+
+COUNTS = """
+import hashlib, select, sys, threading
+if sys.argv[1] == 'threads': threading.Thread(target=threading.Event().wait, daemon=True).start()
+print('x')
+digest, turns = b'', 0
+while turns % 1000 or not select.select([sys.stdin], [], [], 0)[0]:
+    digest = hashlib.sha256(digest + b'%f' % (turns * 1.1)).digest()
+    turns += 1
+print(turns, digest.hex())
+"""
+ASKER = "from breakranks.inside import door\nwhile True: door.ask({}, 'echo')"
+
+
+def expected(turns: int) -> str:
+    import hashlib
+
+    digest = b""
+    for turn in range(turns):
+        digest = hashlib.sha256(digest + b"%f" % (turn * 1.1)).digest()
+    return digest.hex()
+
+
+@pytest.mark.parametrize("kind", ["alone", "threads"])
+def test_killed_at_any_moment_it_harms_nobody(kind: str) -> None:
+    """GIVEN a process at work WHEN whoever asks it is killed at random moments THEN its result is right."""
+    moments = random.Random(11)
+    with python(COUNTS, kind) as process:
+        code = ASKER.format(process.pid)
+        for _ in range(15):
+            asker = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+            time.sleep(moments.uniform(0.1, 0.3))
+            asker.kill()
+            asker.wait()
+            assert state.process_state(process.pid) in "RS"
+        echo(process.pid)
+        turns, digest = result(process).split()
+        assert digest == expected(int(turns))
