@@ -148,8 +148,7 @@ def _send(target: Target, tid: int, content: bytes, check: Check, pending: bool 
             elif stack is None or registers.rsp - stack.start < code.room(content, size):
                 why = why or "its stack is almost used up"
             if why:
-                if idle.made_again(registers, going_on):
-                    held.set_registers(going_on)  # or epoll_wait would answer EINTR for us
+                _as_before(held, registers, going_on)
                 return why
             mask = held.signal_mask()
             plan = code.plan(
@@ -184,6 +183,16 @@ def _send(target: Target, tid: int, content: bytes, check: Check, pending: bool 
         if process_state(pid) in "XZ":  # one that is about to end is refused too
             raise Gone(pid) from error
         raise Refused.because(permissions.denied(pid)) from error
+
+
+def _as_before(held: Held, registers: Registers, going_on: Registers) -> None:
+    """Let a thread go on that was only looked at.
+
+    The kernel makes a call again that was cut short, or ends it if a signal came meanwhile. Only calls that
+    answer EINTR without any signal, as epoll_wait does, need our help.
+    """
+    if idle.is_cut_short(registers) and idle.made_again(registers, going_on) and not held.has_signal():
+        held.set_registers(going_on)
 
 
 def _by_names(target: Target, content: bytes) -> Visit | None:
@@ -271,8 +280,7 @@ def _has_left(visit: Visit, memory: int) -> bool:
     with Held(visit.pid, visit.tid) as held:
         registers = held.registers()
         going_on = idle.resumed(registers, held.read(registers.rip - 2, 2))
-        if idle.made_again(registers, going_on):
-            held.set_registers(going_on)
+        _as_before(held, registers, going_on)
         return _is_outside(visit, (registers.rsp, registers.rip), held.read)
 
 

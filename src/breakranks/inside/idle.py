@@ -135,6 +135,11 @@ def made_again(registers: Registers, going_on: Registers) -> bool:
     return going_on.rip != registers.rip
 
 
+def is_cut_short(registers: Registers) -> bool:
+    """Whether its system call is about to answer EINTR."""
+    return registers.call >= 0 and -registers.result == _EINTR
+
+
 def ended_by(registers: Registers, going_on: Registers, caught: int, mask: int) -> int:
     """The signals for which the call is to answer EINTR and not be made again: those that have a handler."""
     if not made_again(registers, going_on) or -registers.result == _NEVER_ENDED:

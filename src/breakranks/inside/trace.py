@@ -172,6 +172,16 @@ class Held:
     def set_signal_mask(self, mask: int) -> None:
         _call(_SETSIGMASK, self.tid, 8, ctypes.addressof(ctypes.c_uint64(mask)))
 
+    def has_signal(self) -> bool:
+        """Whether a signal waits for it."""
+        masks = {}
+        with open(f"/proc/{self._pid}/task/{self.tid}/status") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                if key in ("SigPnd", "ShdPnd", "SigBlk"):
+                    masks[key] = int(value, 16)
+        return bool((masks["SigPnd"] | masks["ShdPnd"]) & ~masks["SigBlk"])
+
     def in_restartable_sequence(self) -> bool:
         """Whether it may be in a piece of code that the kernel would abort, were it moved (rseq)."""
         buffer = ctypes.create_string_buffer(24)

@@ -161,6 +161,18 @@ class Ledger:
         """The pending call that holds a rank up: the oldest for which somebody is missing, or that differs."""
         return self._first(self.waits[rank])
 
+    def worked_with(self, ranks: RankSet) -> str:
+        """A completed call that all of these must have been in: ``all_reduce #5``; empty where there is none."""
+        for group, tracks in enumerate(self.tracks):
+            if not ranks <= self.members[group]:
+                continue
+            for track in tracks.values():
+                for number in range(track.completed, track.first - 1, -1):
+                    row = track.row(number)
+                    if row and self._together[row]:
+                        return f"{self.name(row)} #{number}"
+        return ""
+
     def edges(self) -> dict[int, RankSet]:
         """Who waits for whom, over all groups and pairs: every rank that has a pending call.
 

@@ -102,10 +102,10 @@ def _gather_text(case: Case, cause: Cause, ranks: RankSet) -> str:
     s = "s" if len(ranks) == 1 else ""
     if _gathers(case, ranks) == FSDP:
         what = f"alone run{s} an FSDP model"
-        gather = f"the all-gather of {f'the parameters of {module}' if module else 'its parameters'}"
+        gather = f"the all_gather of {f'the parameters of {module}' if module else 'its parameters'}"
     else:
         what = f"alone gather{s} a sharded tensor"
-        gather = "its all-gather"
+        gather = "its all_gather"
     return (
         f"{case.who(ranks)} {what}, in {words.place(one.where)}: {gather} (#{cause.mismatch.number} of "
         f"{say.group_name(case.ledger, cause.mismatch.group)}) needs every rank, and {words.listed(others)}"

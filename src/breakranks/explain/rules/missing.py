@@ -9,8 +9,8 @@ from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.rules.proposal import (
     Proposal,
-    direct,
     doing,
+    first_wait,
     union,
     victims_evidence,
     wait_for,
@@ -36,11 +36,14 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
         ranks = RankSet.parse(missing.ranks)
         if missing.reason not in ("exited", "absent") or not ranks:
             continue
-        never = only_joining and missing.reason == "absent"
+        together = case.ledger.worked_with(ranks)
+        never = only_joining and missing.reason == "absent" and not together
         kind = "rendezvous-incomplete" if never else "rank-exited"
         many = len(ranks) > 1
         if never:
             text = f"{ranks_text(ranks)} never came: no process here has that rank in this job"
+        elif together and missing.reason == "absent":
+            text = f"{ranks_text(ranks)} {'have' if many else 'has'} gone: it took part in {together} and is not here"
         elif missing.reason == "exited":
             text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, and the launcher is still here"
         else:
@@ -61,6 +64,8 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             ),
             because="the launcher lives and the process does not"
             if missing.reason == "exited"
+            else "the others' recorders show calls that it was in"
+            if together
             else "WORLD_SIZE counts it",
             victims_where=waiting_place(waiting),
         )
@@ -80,7 +85,7 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
     one = node.look
     joining = all(other.reason == "rendezvous" for other in waiting)
     place = waiting_place(waiting, ranks)
-    call = max(direct(waiting, ranks), key=lambda other: len(other.ranks))
+    call = first_wait(waiting, ranks)
     op = call.op + _behind(case, call, ranks)
     kind = "rendezvous-incomplete" if joining else "missing-from-collective"
     verb = "not joined" if joining else "not entered"
@@ -119,7 +124,7 @@ def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding 
     if proposal.finding.kind in ("missing-from-collective", "rendezvous-incomplete"):
         return None
     joining = all(node.reason == "rendezvous" for node in waiting)
-    call = max(direct(waiting, proposal.culprits), key=lambda node: len(node.ranks))
+    call = first_wait(waiting, proposal.culprits)
     op = call.op + _behind(case, call, proposal.culprits)
     have = "has" if len(proposal.culprits) == 1 else "have"
     return Finding(

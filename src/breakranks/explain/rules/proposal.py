@@ -59,9 +59,18 @@ def direct(nodes: list[Node], ranks: RankSet) -> list[Node]:
     return [node for node in nodes if node.waits & ranks] or nodes
 
 
+def first_wait(nodes: list[Node], ranks: RankSet) -> Node:
+    """Of those that wait for these ranks themselves, the one that began first: the call that they should have come to
+    first. Where no recorder says when that was, the one with the most ranks."""
+    return min(
+        direct(nodes, ranks),
+        key=lambda node: (node.call.entry.created if node.call is not None else 0.0, -len(node.ranks)),
+    )
+
+
 def waiting_place(nodes: list[Node], ranks: RankSet | None = None) -> str:
     """``all_reduce #239 of mesh_tp, train.py:120 in step``: where most of those are that wait for these ranks."""
-    node = max(nodes if ranks is None else direct(nodes, ranks), key=lambda one: len(one.ranks))
+    node = max(nodes, key=lambda one: len(one.ranks)) if ranks is None else first_wait(nodes, ranks)
     frame = node.where
     if frame is None:
         return node.op

@@ -120,8 +120,10 @@ def _module(frame: FrameType) -> str:
             continue
         fqn = getattr(one, "_module_fqn", None)
         if isinstance(fqn, str) and fqn:
-            return fqn
+            return f"module {fqn}"
         names = getattr(getattr(one, "flat_param", None), "_fqns", None)
         if names:
-            return str(names[0]).rpartition(".")[0] or str(names[0])
+            module = getattr(one, "_fully_sharded_module", None)
+            listed = ", ".join(str(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
+            return f"{type(module).__name__} ({listed})" if module is not None else listed
     return ""
