@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
+from msgspec.structs import replace
+
 from breakranks.explain import Diagnosis, explain
 from breakranks.rankset import RankSet
-from breakranks.snapshot.model import Snapshot
+from breakranks.snapshot.model import Problem, Snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.5
 PATIENCE = 15.0
+_NOT_INSIDE = Problem(
+    "the ranks' flight recorders were not read (--no-inject): numbers, sizes and members of collectives are not known",
+    "Leave --no-inject out to have them.",
+)
 _LONGEST_STEP = 1.0
 _READ_AGAIN = 3  # samples: ranks that have moved meanwhile are in other calls
 
@@ -42,6 +48,8 @@ def settle(
         extended = False
         while True:
             snapshot = session.snapshot()
+            if not inject:
+                snapshot = replace(snapshot, problems=(*snapshot.problems, _NOT_INSIDE))
             diagnosis = explain(snapshot, table)
             if diagnosis.known_end and not extended:
                 extended = True

@@ -6,7 +6,8 @@ is a block on the thread's own stack (offsets from rbx):
 
      0 signals to block   8 its mask before   16 those that end a system call   24 scratch
     32 the page; at the end what was returned   40 a mark, inverted at the end   48 errno   52 what was returned
-    56 the way: 0 a thread, 1 a pending call   64 where in the page it begins   72 the thread's id
+    56 the way: 0 a thread, 1 a pending call   64 where in the page it begins
+    72 the new thread's id; for a pending call the address of Py_IsInitialized
     80 what goes into the page
 
 ``PAGE`` is what it copies into a page of its own: the life of the thread that runs our Python, and the pending
@@ -57,13 +58,20 @@ STUB_TEXT = """
     call r15                          # where errno is
     mov ecx, [rax]
     mov [rbx+48], ecx
+    cmp qword ptr [rbx+56], 0
+    je thread
+    call [rbx+72]                     # Py_IsInitialized: asked here, in the one thread that could change it
+    test eax, eax
+    mov eax, -3
+    jz unmap
     mov rsi, [rbx+32]                 # Py_AddPendingCall(rdi, rsi)
     mov rdi, rsi
     add rdi, [rbx+64]
-    cmp qword ptr [rbx+56], 0
-    jne go
-    mov rdx, rdi                      # pthread_create(rdi, rsi, rdx, rcx)
-    mov rcx, rsi
+    jmp go
+thread:
+    mov rcx, [rbx+32]                 # pthread_create(rdi, rsi, rdx, rcx)
+    mov rdx, rcx
+    add rdx, [rbx+64]
     lea rdi, [rbx+72]
     xor esi, esi
 go:
@@ -186,12 +194,13 @@ pending:
 
 STUB = bytes.fromhex(
     "b80e000000bf020000004889de31d241ba080000000f05b8ffffffff89c2480fae6500fcb80900000031ffbe00100000"
-    "ba0300000041ba2200000049c7c0ffffffff4531c90f05483d00f0ffff7777488943204889c7488d73504c89e9f3a448"
-    "89c7be00100000ba05000000b80a0000000f0585c0753b41ffd78b08894b30488b73204889f748037b4048837b380075"
-    "0c4889fa4889f1488d7b4831f641ffd689433441ffd78b4b3089088b433485c07414489850488b7b20be00100000b80b"
-    "0000000f055848894320b8ffffffff89c2480fae6d00b87f000000488d7b18be080000000f05488b4318482343107412"
-    "49c7442470fcffffff49838424800000000248f75328b80e000000bf02000000488d730831d241ba080000000f054c89"
-    "e4415f415e415d415c415b415a415941585d5f5e5a595b589dc28000"
+    "ba0300000041ba2200000049c7c0ffffffff4531c90f05483d00f0ffff0f878a000000488943204889c7488d73504c89"
+    "e9f3a44889c7be00100000ba05000000b80a0000000f0585c0754e41ffd78b08894b3048837b38007419ff534885c0b8"
+    "fdffffff7433488b73204889f748037b40eb11488b4b204889ca48035340488d7b4831f641ffd689433441ffd78b4b30"
+    "89088b433485c07414489850488b7b20be00100000b80b0000000f055848894320b8ffffffff89c2480fae6d00b87f00"
+    "0000488d7b18be080000000f05488b431848234310741249c7442470fcffffff49838424800000000248f75328b80e00"
+    "0000bf02000000488d730831d241ba080000000f054c89e4415f415e415d415c415b415a415941585d5f5e5a595b589d"
+    "c28000"
 )
 PAGE = bytes.fromhex(
     "534889fbb89d000000bf0f000000488db3600100000f05ff93000100004889c7ff9308010000ff931001000085c07462"
@@ -235,12 +244,13 @@ CALL_ROOM = 16384
 
 
 class Plan(NamedTuple):
-    """What to write where, and the registers with which the thread begins. ``block``: address of the block."""
+    """What to write where, and the registers with which the thread begins. ``block``: address and head of the block."""
 
     address: int
     data: bytes
     registers: Registers
     block: int
+    head: bytes
 
 
 def page(functions: Mapping[str, int], source: str) -> bytes:
@@ -262,6 +272,7 @@ def plan(
     pending: bool,
     call: int,
     errno_location: int,
+    is_initialized: int,
     mask: int,
     ends_call: int,
     vector_size: int,
@@ -278,7 +289,7 @@ def plan(
         "<5QQII3Q",
         *(BLOCKED, mask, ends_call, 0, 0),
         *(_MARK, 0, 0),
-        *(int(pending), _PENDING if pending else 0, 0),
+        *((1, _PENDING, is_initialized) if pending else (0, 0, 0)),
     )
     assert len(block_data) == 80
     block = (frame - len(block_data) - len(content)) & -16
@@ -289,7 +300,7 @@ def plan(
         rbx=block, rbp=vectors, r12=frame, r13=len(content), r14=call, r15=errno_location,
         rsp=vectors, rip=stub, orig_rax=unsigned(-1),
     )  # fmt: skip
-    return Plan(vectors, data, registers, block)
+    return Plan(vectors, data, registers, block, block_data)
 
 
 def room(content: bytes, vector_size: int) -> int:
@@ -297,10 +308,11 @@ def room(content: bytes, vector_size: int) -> int:
     return _RED_ZONE + 17 * 8 + 80 + len(content) + vector_size + 128 + CALL_ROOM
 
 
-def outcome(block: bytes) -> int | None:
+def outcome(written: bytes, now: bytes) -> int | None:
     """What the stub left in its block: what the function returned, negative for an error of the kernel.
 
     None: it has not finished, or the thread has written over it since.
     """
-    returned, mark = struct.unpack_from("<qQ", block, 32)
-    return int(returned) if mark == unsigned(~_MARK) else None
+    returned, mark = struct.unpack_from("<qQ", now, 32)
+    intact = now[:24] == written[:24] and now[56:72] == written[56:72]
+    return int(returned) if intact and mark == unsigned(~_MARK) else None

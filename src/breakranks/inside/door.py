@@ -24,6 +24,7 @@ from breakranks.observe.watchdog import Watchdog
 __all__ = ["Failed", "Gone", "InsideError", "Late", "Refused", "ask", "ask_many"]
 
 _NOTHING: Mapping[str, object] = {}
+_NOT_UP = -3  # the stub's word for it
 _AGAIN = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
 _TIDY = 0.5  # seconds that may go by after the answer until all is as it was
 
@@ -203,9 +204,13 @@ class _Asked:
             return  # it is about to end, or was stopped: the wait will see
         if visit is not None:
             one.visits.append(visit)
+        elif entry.outcome(one.visits[-1]):
+            self.answers[one.pid] = self._late(one)
 
     def _late(self, one: _Open) -> InsideError:
         came_of_it = entry.outcome(one.visits[-1])
+        if came_of_it == _NOT_UP:
+            return Refused(f"Python is not up yet in process {one.pid}, or about to end", "Ask again in a moment.")
         if came_of_it:
             return Refused(f"process {one.pid} could not start a thread: {os.strerror(abs(came_of_it))}")
         if state.process_state(one.pid) == "T":

@@ -40,6 +40,7 @@ class Visit(NamedTuple):
     pending: bool
     stack: int
     block: int
+    head: bytes
     cave: Cave
 
 
@@ -159,6 +160,7 @@ def _send(target: Target, tid: int, content: bytes, check: Check, pending: bool 
                 pending=pending,
                 call=target.functions["Py_AddPendingCall" if pending else "pthread_create"],
                 errno_location=target.functions["__errno_location"],
+                is_initialized=target.functions["Py_IsInitialized"],
                 mask=mask,
                 ends_call=idle.ended_by(registers, going_on, caught, mask),
                 vector_size=size,
@@ -169,7 +171,7 @@ def _send(target: Target, tid: int, content: bytes, check: Check, pending: bool 
             # This one call is the whole change: before it nothing happened, after it the thread needs nobody.
             held.set_registers(plan.registers)
             held.set_signal_mask(code.BLOCKED)
-            return Visit(pid, tid, pending, registers.rsp, plan.block, target.cave)
+            return Visit(pid, tid, pending, registers.rsp, plan.block, plan.head, target.cave)
     except NotStopped as error:
         if error.stopping:
             raise Refused(f"process {pid} is being stopped", f"Let it go on first: kill -CONT {pid}") from None
@@ -238,7 +240,7 @@ def outcome(visit: Visit) -> int | None:
     except OSError:
         return None
     try:
-        return code.outcome(os.pread(memory, 80, visit.block))
+        return code.outcome(visit.head, os.pread(memory, len(visit.head), visit.block))
     except (OSError, struct.error):
         return None
     finally:

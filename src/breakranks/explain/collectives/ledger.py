@@ -268,14 +268,14 @@ class Ledger:
             pending = [track.pending[0].number for track in tracks.values() if track.pending]
             if len(tracks) < 2 or not pending:
                 continue
-            found = self._first_difference(group, tracks)
-            # What all went through long ago cannot be why they stand here.
+            # What all went through cannot be why they stand.
+            found = self._first_difference(group, tracks, min(track.completed for track in tracks.values()) + 1)
             if found is not None and any(
                 track.pending and track.pending[-1].number >= found.number for track in tracks.values()
             ):
                 yield found
 
-    def _first_difference(self, group: int, tracks: dict[int, Track]) -> Mismatch | None:
+    def _first_difference(self, group: int, tracks: dict[int, Track], start: int) -> Mismatch | None:
         """Histories are compared as bytes, and looked into only where those differ."""
         kinds: dict[tuple[int, bytes], list[int]] = {}
         for rank, track in tracks.items():
@@ -285,7 +285,7 @@ class Ledger:
         reference = tracks[max(kinds.values(), key=len)[0]]
         first: int | None = None
         for ranks in kinds.values():
-            number = self._parts(reference, tracks[ranks[0]])
+            number = self._parts(reference, tracks[ranks[0]], start)
             if number is not None and (first is None or number < first):
                 first = number
         if first is None:
@@ -298,9 +298,9 @@ class Ledger:
         ordered = sorted(((RankSet(ranks), row) for row, ranks in sides.values()), key=lambda side: side[0].first)
         return Mismatch(group, first, tuple(ordered)) if len(ordered) > 1 else None
 
-    def _parts(self, one: Track, other: Track) -> int | None:
-        """The first number at which two histories differ in something that counts."""
-        first, last = max(one.first, other.first), min(one.reached, other.reached)
+    def _parts(self, one: Track, other: Track, start: int) -> int | None:
+        """The first number from ``start`` on at which two histories differ in something that counts."""
+        first, last = max(one.first, other.first, start), min(one.reached, other.reached)
         mine, its = slice_of(one, first, last), slice_of(other, first, last)
         if mine == its:
             return None

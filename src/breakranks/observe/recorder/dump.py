@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import marshal
 import re
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ KNOWN_MAJORS = ("1", "2")
 _PEER = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 _MOST_SIZES = 400  # characters of sizes that are kept: a coalesced call may list thousands of tensors
 _MOST_PENDING = 256
+_MOST_TENSORS = 64  # of one call whose sizes are kept whole
 _MOST_GAP = 100_000
 _NS = 1e-9
 
@@ -55,15 +57,17 @@ class Config(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    records: list[int]
-    groups: list[tuple[str, str]]
-    numbers: list[int]
-    names: list[str]
-    states: list[str]
-    retired: list[bool]
-    p2p: list[bool]
-    created: list[int]
-    keys: list[bytes]
+    """A value for each entry."""
+
+    records: Sequence[int]
+    groups: Sequence[tuple[str, str]]
+    numbers: Sequence[int]
+    names: Sequence[str]
+    states: Sequence[str]
+    retired: Sequence[bool]
+    p2p: Sequence[bool]
+    created: Sequence[int]
+    keys: Sequence[bytes]
 
 
 _UNKNOWN = Config("", RankSet())
@@ -99,27 +103,18 @@ def _columns(entries: list[dict[str, Any]]) -> _Columns:
         rows = list(map(_FAST, entries))
         if rows:
             columns = list(zip(*rows, strict=True))
+            pairs = columns[11] if type(columns[11][0]) is tuple else tuple(map(tuple, columns[11]))
+            kinds = [set(map(type, columns[index])) for index in (0, 1, 2, 3, 6)]
             if (
-                set(map(type, columns[0])) == {int}
-                and set(map(type, columns[1])) == {int}
-                and set(map(type, columns[6])) == {int}
-                and set(map(type, columns[2])) == {str}
-                and set(map(type, columns[3])) == {str}
-                and set(map(type, columns[11])) <= {tuple, list}
-                and max(map(len, columns[7])) < 64
+                kinds == [{int}, {int}, {str}, {str}, {int}]
+                and all(len(pair) == 2 and {type(one) for one in pair} == {str} for pair in set(pairs))
+                and max(map(len, columns[7])) < _MOST_TENSORS
             ):
-                return _Columns(
-                    list(columns[0]),
-                    [(str(pair[0]), str(pair[1])) for pair in columns[11]],
-                    list(columns[1]),
-                    list(columns[2]),
-                    list(columns[3]),
-                    list(columns[4]),
-                    list(columns[5]),
-                    list(columns[6]),
-                    # Version 2: later ones write the same value differently when it is shared.
-                    [marshal.dumps((row[2], *row[7:11]), 2) for row in rows],
-                )
+                # Version 2: later ones write the same value differently when it is shared.
+                keys = [marshal.dumps((row[2], *row[7:11]), 2) for row in rows]
+                retired, p2p, created = columns[4:7]
+                numbers, names, states = columns[1:4]
+                return _Columns(columns[0], pairs, numbers, names, states, retired, p2p, created, keys)
     except (KeyError, TypeError, ValueError, IndexError):
         pass
     return _slow_columns(entries)
@@ -127,7 +122,7 @@ def _columns(entries: list[dict[str, Any]]) -> _Columns:
 
 def _slow_columns(entries: list[dict[str, Any]]) -> _Columns:
     """The same from entries of older versions, or with holes."""
-    found = _Columns([], [], [], [], [], [], [], [], [])
+    rows = []
     for index, entry in enumerate(entries):
         pair = entry.get("process_group")
         if isinstance(pair, (tuple, list)) and pair:
@@ -135,20 +130,23 @@ def _slow_columns(entries: list[dict[str, Any]]) -> _Columns:
         else:
             group = (str(entry.get("pg_name", entry.get("pg_id", "0")))[:200], "")
         name = str(entry.get("profiling_name", "unknown"))[:200]
-        p2p = bool(entry.get("is_p2p", bool(_PEER.search(name))))
         number = entry.get("collective_seq_id", entry.get("seq_id", entry.get("op_id", 0)))
-        found.records.append(_whole(entry.get("record_id", entry.get("id", index)), index))
-        found.groups.append(group)
-        found.numbers.append(_whole(number, 0))
-        found.names.append(name)
-        found.states.append(str(entry.get("state", SCHEDULED)))
-        found.retired.append(entry.get("retired") is True)
-        found.p2p.append(p2p)
-        found.created.append(_whole(entry.get("time_created_ns", 0), 0))
         sizes = (str(entry.get(field, []))[:_MOST_SIZES] for field in ("input_sizes", "output_sizes"))
         types = (str(entry.get(field, []))[:_MOST_SIZES] for field in ("input_dtypes", "output_dtypes"))
-        found.keys.append(marshal.dumps((name, *sizes, *types), 2))
-    return found
+        rows.append(
+            (
+                _whole(entry.get("record_id", entry.get("id", index)), index),
+                group,
+                _whole(number, 0),
+                name,
+                str(entry.get("state", SCHEDULED)),
+                entry.get("retired") is True,
+                bool(entry.get("is_p2p", bool(_PEER.search(name)))),
+                _whole(entry.get("time_created_ns", 0), 0),
+                marshal.dumps((name, *sizes, *types), 2),
+            )
+        )
+    return _Columns(*zip(*rows, strict=True)) if rows else _Columns(*([()] * 9))
 
 
 def _whole(value: object, otherwise: int) -> int:
@@ -197,7 +195,8 @@ class _Maker:
         self._threads = threads
         self._table = RecorderTable()
         self._stacks = StackTable()
-        self._rows: dict[bytes, int] = {}
+        rows = {key: self._operation(key) for key in dict.fromkeys(columns.keys)}
+        self._operations = [rows[key] for key in columns.keys]
         self._order: dict[int, list[int]] = {}
         # gloo never says "completed", only "retired"; NCCL also retires what it gave up on.
         self._by_retired = COMPLETED not in columns.states
@@ -205,7 +204,6 @@ class _Maker:
     def make(self, version: str) -> Dump:
         columns = self._columns
         by_group: dict[int, list[int]] = {}
-        group_rows: dict[tuple[str, str], int] = {}
         transfers: list[Transfer] = []
         done = self._done()
         if columns.groups and all(pair == ("", "") for pair in columns.groups):
@@ -213,16 +211,18 @@ class _Maker:
                 "has groups without names, as torch records them under TORCH_DISTRIBUTED_DEBUG=DETAIL",
                 "Set it to INFO or OFF: with DETAIL torch checks collectives itself, and what it finds is in the log.",
             )
-        for index, (pair, p2p) in enumerate(zip(columns.groups, columns.p2p, strict=True)):
+        for pair in dict.fromkeys(columns.groups):
             if not pair[0]:
                 continue
-            row = group_rows.get(pair)
-            if row is None:
-                row = group_rows[pair] = self._group(pair, columns.names[index])
-            if not p2p:
-                by_group.setdefault(row, []).append(index)
-            elif not done[index] and len(transfers) < _MOST_PENDING:
-                transfers += self._transfer(row, index)
+            indexes = [index for index, other in enumerate(columns.groups) if other is pair or other == pair]
+            row = self._group(pair, columns.names[indexes[0]])
+            if any(columns.p2p):
+                for index in indexes:
+                    if columns.p2p[index] and not done[index] and len(transfers) < _MOST_PENDING:
+                        transfers += self._transfer(row, index)
+                indexes = [index for index in indexes if not columns.p2p[index]]
+            if indexes:
+                by_group[row] = indexes
         tracks = tuple(self._track(row, indexes, done) for row, indexes in by_group.items())
         recorder = Recorder(
             version,
@@ -234,7 +234,7 @@ class _Maker:
         )
         return Dump(recorder, self._table, self._stacks)
 
-    def _done(self) -> list[bool]:
+    def _done(self) -> Sequence[bool]:
         columns = self._columns
         if self._by_retired:
             return columns.retired
@@ -247,23 +247,15 @@ class _Maker:
         description = pair[1] or config.description
         return self._table.group(Group(pair[0], description, str(config.ranks), source, backend, config.timeout))
 
-    def _track(self, group: int, indexes: list[int], done: list[bool]) -> Track:
-        numbers = self._columns.numbers
-        start = 0
-        for position in range(1, len(indexes)):
-            # A group that was destroyed and made anew under the same name counts from the beginning again.
-            if numbers[indexes[position]] < numbers[indexes[position - 1]]:
-                start = position
-        indexes = indexes[start:]
-        first, reached = numbers[indexes[0]], numbers[indexes[-1]]
-        if reached - first > _MOST_GAP:
-            raise DumpError(f"is not believable: it counts from {first} to {reached} in one group")
-        rows = [NOT_RECORDED] * (reached - first + 1)
-        for index in indexes:
-            at = numbers[index] - first
-            rows[at] = self._operation(index) if not rows[at] else self._coalesced(rows[at], index)
+    def _track(self, group: int, indexes: list[int], done: Sequence[bool]) -> Track:
+        numbers = [self._columns.numbers[index] for index in indexes]
+        first = numbers[0]
+        rows = [self._operations[index] for index in indexes]
+        if numbers != list(range(first, first + len(numbers))):
+            start, rows = self._uneven(numbers, rows, indexes)
+            first, indexes = numbers[start], indexes[start:]
         open_calls = [index for index in indexes if not done[index]]
-        completed = max((numbers[index] for index in indexes if done[index]), default=first - 1)
+        completed = max((self._columns.numbers[index] for index in indexes if done[index]), default=first - 1)
         return Track(
             group,
             first,
@@ -274,20 +266,28 @@ class _Maker:
             self._columns.created[indexes[0]] * _NS,
         )
 
-    def _operation(self, index: int) -> int:
-        key = self._columns.keys[index]
-        row = self._rows.get(key)
-        if row is None:
-            name, inputs, outputs, in_types, out_types = marshal.loads(key)
-            made = Operation(
-                name.partition(":")[2] or name, _sizes(inputs), _sizes(outputs), _types(in_types, out_types)
-            )
-            row = self._rows[key] = self._table.operation(made)
-        return row
+    def _uneven(self, numbers: list[int], rows: list[int], indexes: list[int]) -> tuple[int, list[int]]:
+        """The same where numbers are left out, or come twice, or begin again; and where they last began."""
+        # A group that was destroyed and made anew under the same name counts from the beginning again.
+        start = max((at for at in range(1, len(numbers)) if numbers[at] < numbers[at - 1]), default=0)
+        first, reached = numbers[start], numbers[-1]
+        if reached - first > _MOST_GAP:
+            raise DumpError(f"is not believable: it counts from {first} to {reached} in one group")
+        found = [NOT_RECORDED] * (reached - first + 1)
+        for at in range(start, len(numbers)):
+            place = numbers[at] - first
+            found[place] = rows[at] if not found[place] else self._coalesced(found[place], rows[at])
+        return start, found
 
-    def _coalesced(self, row: int, index: int) -> int:
+    def _operation(self, key: bytes) -> int:
+        name, inputs, outputs, in_types, out_types = marshal.loads(key)
+        return self._table.operation(
+            Operation(name.partition(":")[2] or name, _sizes(inputs), _sizes(outputs), _types(in_types, out_types))
+        )
+
+    def _coalesced(self, row: int, other: int) -> int:
         """Calls that were made as one bear one number: keep all their names."""
-        before, more = self._table.operations[row], self._table.operations[self._operation(index)]
+        before, more = self._table.operations[row], self._table.operations[other]
         if len(before.name) > _MOST_SIZES:
             return row
         return self._table.operation(
@@ -304,7 +304,7 @@ class _Maker:
         entry = self._entries[index]
         return Entry(
             columns.numbers[index],
-            self._operation(index),
+            self._operations[index],
             columns.records[index],
             columns.states[index] if columns.states[index] in (STARTED, COMPLETED) else SCHEDULED,
             columns.created[index] * _NS,

@@ -45,7 +45,8 @@ def decode(data: bytes) -> dict[str, Any]:
 
 def _pickle(data: bytes) -> Any:
     try:
-        return _Plain(io.BytesIO(data)).load()
+        # A file that can be peeked into is read by the buffer, one that cannot by a call for every few bytes.
+        return _Plain(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
     except DumpError:
         raise
     except MemoryError:

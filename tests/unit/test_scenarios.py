@@ -1,0 +1,48 @@
+"""The jobs of the generator, under each way in which hosts and devices behave, explained from their dumps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from breakranks.explain import explain
+from breakranks.rankset import RankSet
+from breakranks.reach.dumps import load
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+import fr_generator
+
+# gloo does not record sends and receives: nothing of these would be in its dumps.
+ONLY_TRANSFERS = ("p2p_cycle", "p2p_missing", "p2p_skipped", "pp_stall")
+CASES = [
+    (name, scenario.layouts[0], semantics)
+    for name, scenario in fr_generator.SCENARIOS.items()
+    for semantics in ("nccl", "blocking", "gloo")
+    if semantics != "gloo" or name not in ONLY_TRANSFERS
+]
+
+
+@pytest.mark.parametrize(("scenario", "layout", "semantics"), CASES)
+def test_the_dumps_name_who_is_to_blame(tmp_path: Path, scenario: str, layout: str, semantics: str) -> None:
+    # GIVEN the dumps of a job of which it is known what is wrong with it
+    truth = fr_generator.generate(
+        tmp_path / "dumps", scenario=scenario, layout=layout, semantics=semantics, ranks=16, entries=100, seed=7
+    )
+
+    # WHEN
+    diagnosis = explain(load(str(tmp_path / "dumps")))
+
+    # THEN
+    verdict = diagnosis.verdict
+    if truth.kind is None:
+        assert verdict is None, verdict
+        return
+    assert verdict is not None
+    assert verdict.kind in (truth.kind, *truth.kinds), verdict.summary
+    culprits = set(RankSet.parse(verdict.culprits))
+    if scenario == "two_roots":  # two causes are two findings
+        culprits = {r for one in diagnosis.findings if not one.informational for r in RankSet.parse(one.culprits)}
+    assert truth.names(culprits), verdict.summary
