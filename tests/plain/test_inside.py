@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,6 +265,32 @@ def test_many_threads() -> None:
         for _ in range(40):
             echo(process.pid)
         assert result(process) == "1\n"
+
+
+LOADS = """
+#include <unistd.h>
+#include <stdio.h>
+__attribute__((constructor)) static void slow(void) { puts("x"); fflush(stdout); usleep(1500000); }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no compiler here")
+def test_a_thread_that_loads_a_library_is_not_borrowed(tmp_path: Path) -> None:
+    """GIVEN a main thread in a constructor, in dlopen, without the GIL THEN it says so, or is late; and goes on."""
+    (tmp_path / "slow.c").write_text(LOADS)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "slow.so", tmp_path / "slow.c"], check=True)
+    code = f"import ctypes; dl = ctypes.CDLL(None); dl.dlopen({str(tmp_path / 'slow.so')!r}.encode(), 2); input()"
+    with python(code) as process:
+        until(lambda: main_call(process.pid) in ("230", "35"))
+        with pytest.raises((door.Refused, door.Late)):
+            door.ask(process.pid, "echo", deadline=0.5)
+        until(lambda: main_call(process.pid) == "0")
+        echo(process.pid)
+        assert result(process) == ""
+
+
+def main_call(pid: int) -> str:
+    return Path(f"/proc/{pid}/syscall").read_text().split()[0]
 
 
 FORKS = """

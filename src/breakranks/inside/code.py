@@ -6,12 +6,14 @@ is a block on the thread's own stack (offsets from rbx):
 
      0 signals to block   8 its mask before   16 those that end a system call   24 scratch
     32 the page; at the end what was returned   40 a mark, inverted at the end   48 errno   52 what was returned
-    56 the way: 0 a thread, 1 a pending call   64 where in the page it begins
+    56 the way: 0 a thread, 1 a pending call   64 where in the pages it begins
     72 the new thread's id; for a pending call the address of Py_IsInitialized
-    80 what goes into the page
+    80 what goes into the pages
 
-``PAGE`` is what it copies into a page of its own: the life of the thread that runs our Python, and the pending
-call that starts that thread. tests/unit/test_inside_code.py assembles both again from the text in this file.
+``PAGE`` is what it copies into a page of its own: the life of the thread that runs our Python. ``PENDING`` comes
+into a second page: the pending call that starts that thread. The main thread then waits for it a little without
+the GIL: a program that lets go of the GIL often, for an instant, would else never let another thread have it.
+Each unmaps its own page. tests/unit/test_inside_code.py assembles all three again from the text in this file.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ STUB_TEXT = """
     mov edx, eax
     xsave64 [rbp]
     cld
-    mov eax, 9                        # mmap: a page of our own
+    mov eax, 9                        # mmap: a page for the thread, and one more for a pending call
     xor edi, edi
-    mov esi, 4096
+    mov esi, [rbx+64]
+    add esi, 4096
     mov edx, 3
     mov r10d, 0x22
     mov r8, -1
@@ -49,7 +52,8 @@ STUB_TEXT = """
     mov rcx, r13
     rep movsb
     mov rdi, rax                      # mprotect: to be run, not to be written
-    mov esi, 4096
+    mov esi, [rbx+64]
+    add esi, 4096
     mov edx, 5
     mov eax, 10
     syscall
@@ -87,7 +91,8 @@ unmap:
     cdqe
     push rax
     mov rdi, [rbx+32]
-    mov esi, 4096
+    mov esi, [rbx+64]
+    add esi, 4096
     mov eax, 11
     syscall
     pop rax
@@ -140,9 +145,12 @@ PAGE_TEXT = """
     mov edi, 15
     lea rsi, [rbx+0x160]
     syscall
+    cmp dword ptr [rbx+0x16c], 0      # one that a pending call started is joined, or detached, by it
+    jne joined
     call [rbx+0x100]                  # pthread_self
     mov rdi, rax
     call [rbx+0x108]                  # pthread_detach
+joined:
     call [rbx+0x110]                  # Py_IsInitialized
     test eax, eax
     jz out
@@ -180,42 +188,89 @@ out:
     mov rax, [rbx+0x148]              # munmap returns into the end of the thread, not to the page
     pop rbx
     jmp rax
-pending:
-    sub rsp, 8                        # the pending call: pthread_create(rsp, 0, page, page)
+"""
+
+PENDING_TEXT = """
+    push rbx                          # the pending call: rdi is the thread's page, and this is the next
+    push r12
+    sub rsp, 40                       # 0: the thread's id, 16: until when to wait
+    lea rbx, [rdi+4096]
     mov rcx, rdi
     mov rdx, rdi
     xor esi, esi
-    mov rax, [rdi+0x150]
-    mov r8, [rdi+0x158]               # returns to `xor eax, eax; add rsp, 8; ret` of a library, not to the page
     mov rdi, rsp
-    push r8
+    call [rbx+0x100]                  # pthread_create
+    test eax, eax
+    jnz failed
+    call [rbx+0x108]                  # PyEval_SaveThread
+    mov r12, rax
+    mov eax, 228                      # clock_gettime(CLOCK_REALTIME)
+    xor edi, edi
+    lea rsi, [rsp+16]
+    syscall
+    mov rax, [rsp+24]
+    add rax, [rbx+0x128]
+    cmp rax, 1000000000
+    jb short_of_a_second
+    sub rax, 1000000000
+    inc qword ptr [rsp+16]
+short_of_a_second:
+    mov [rsp+24], rax
+    mov rdi, [rsp]
+    xor esi, esi
+    lea rdx, [rsp+16]
+    call [rbx+0x110]                  # pthread_timedjoin_np
+    test eax, eax
+    jz joined
+    mov rdi, [rsp]
+    call [rbx+0x118]                  # pthread_detach
+joined:
+    mov rdi, r12
+    call [rbx+0x120]                  # PyEval_RestoreThread
+    jmp out
+failed:
+    lea rdi, [rbx-4096]
+    mov esi, 4096
+    mov eax, 11                       # munmap: the page of the thread that could not be started
+    syscall
+out:
+    mov rdi, rbx
+    mov esi, 4096
+    mov rax, [rbx+0x130]              # munmap returns 0, and to Python, not to the page
+    add rsp, 40
+    pop r12
+    pop rbx
     jmp rax
 """
 
 STUB = bytes.fromhex(
-    "b80e000000bf020000004889de31d241ba080000000f05b8ffffffff89c2480fae6500fcb80900000031ffbe00100000"
-    "ba0300000041ba2200000049c7c0ffffffff4531c90f05483d00f0ffff0f878a000000488943204889c7488d73504c89"
-    "e9f3a44889c7be00100000ba05000000b80a0000000f0585c0754e41ffd78b08894b3048837b38007419ff534885c0b8"
-    "fdffffff7433488b73204889f748037b40eb11488b4b204889ca48035340488d7b4831f641ffd689433441ffd78b4b30"
-    "89088b433485c07414489850488b7b20be00100000b80b0000000f055848894320b8ffffffff89c2480fae6d00b87f00"
-    "0000488d7b18be080000000f05488b431848234310741249c7442470fcffffff49838424800000000248f75328b80e00"
-    "0000bf02000000488d730831d241ba080000000f054c89e4415f415e415d415c415b415a415941585d5f5e5a595b589d"
-    "c28000"
+    "b80e000000bf020000004889de31d241ba080000000f05b8ffffffff89c2480fae6500fcb80900000031ff8b734081c6"
+    "00100000ba0300000041ba2200000049c7c0ffffffff4531c90f05483d00f0ffff0f8792000000488943204889c7488d"
+    "73504c89e9f3a44889c78b734081c600100000ba05000000b80a0000000f0585c0754e41ffd78b08894b3048837b3800"
+    "7419ff534885c0b8fdffffff7433488b73204889f748037b40eb11488b4b204889ca48035340488d7b4831f641ffd689"
+    "433441ffd78b4b3089088b433485c07418489850488b7b208b734081c600100000b80b0000000f055848894320b8ffff"
+    "ffff89c2480fae6d00b87f000000488d7b18be080000000f05488b431848234310741249c7442470fcffffff49838424"
+    "800000000248f75328b80e000000bf02000000488d730831d241ba080000000f054c89e4415f415e415d415c415b415a"
+    "415941585d5f5e5a595b589dc28000"
 )
 PAGE = bytes.fromhex(
-    "534889fbb89d000000bf0f000000488db3600100000f05ff93000100004889c7ff9308010000ff931001000085c07462"
-    "41544155ff93180100004189c4ff93200100004989c54885c0743a488dbb70010000be010100004c89ea4c89e94531c0"
-    "ff93280100004889c74885c07508ff933001000031ffff93380100004c89efff93380100004489e7ff9340010000415d"
-    "415c4889dfbe00100000488b83480100005bffe04883ec084889f94889fa31f6488b87500100004c8b87580100004889"
-    "e74150ffe0"
+    "534889fbb89d000000bf0f000000488db3600100000f0583bb6c01000000750fff93000100004889c7ff9308010000ff"
+    "931001000085c0746241544155ff93180100004189c4ff93200100004989c54885c0743a488dbb70010000be01010000"
+    "4c89ea4c89e94531c0ff93280100004889c74885c07508ff933001000031ffff93380100004c89efff93380100004489"
+    "e7ff9340010000415d415c4889dfbe00100000488b83480100005bffe0"
+)
+PENDING = bytes.fromhex(
+    "5341544883ec28488d9f001000004889f94889fa31f64889e7ff930001000085c07565ff93080100004989c4b8e40000"
+    "0031ff488d7424100f05488b44241848038328010000483d00ca9a3b720b482d00ca9a3b48ff4424104889442418488b"
+    "3c2431f6488d542410ff931001000085c0740a488b3c24ff93180100004c89e7ff9320010000eb13488dbb00f0ffffbe"
+    "00100000b80b0000000f054889dfbe00100000488b83300100004883c428415c5bffe0"
 )
 
-# Offsets in the page.
-_PENDING = 0xA4
-_TABLE, _NAME, _SOURCE = 0x100, 0x160, 0x170
+# Offsets in both pages: addresses of functions, and in the first the thread's name, how it was started, our Python.
+_TABLE, _NAME, _IS_JOINED, _SOURCE = 0x100, 0x160, 0x16C, 0x170
 _PAGE_SIZE = 4096
-# In the order of the table. The last is machine code of any library that says `return 0` over eight bytes.
-FUNCTIONS = (
+# In the order of the tables.
+_THREAD = (
     "pthread_self",
     "pthread_detach",
     "Py_IsInitialized",
@@ -226,10 +281,11 @@ FUNCTIONS = (
     "Py_DecRef",
     "PyGILState_Release",
     "munmap",
-    "pthread_create",
-    "return_0",
 )
-RETURN_0 = bytes.fromhex("31c04883c408c3")
+_CALL = ("pthread_create", "PyEval_SaveThread", "pthread_timedjoin_np", "pthread_detach", "PyEval_RestoreThread")
+FUNCTIONS = (*_THREAD, *_CALL, "Py_AddPendingCall", "__errno_location")
+# How long the main thread waits for ours, in nanoseconds, if that was started by a pending call.
+_WAIT = 100_000_000
 THREAD_NAME = "breakranks"
 
 _RED_ZONE = 128
@@ -253,14 +309,21 @@ class Plan(NamedTuple):
     head: bytes
 
 
-def page(functions: Mapping[str, int], source: str) -> bytes:
-    """The content of the page. ``source`` is Python, and short: it all has to fit."""
-    table = struct.pack(f"<{len(FUNCTIONS)}Q", *(functions[name] for name in FUNCTIONS))
-    name = THREAD_NAME.encode().ljust(_SOURCE - _NAME, b"\0")
-    whole = PAGE.ljust(_TABLE, b"\0") + table + name + source.encode() + b"\0"
+def pages(functions: Mapping[str, int], source: str, pending: bool) -> bytes:
+    """What goes into the page of the thread, and of the pending call. ``source`` is Python, and short."""
+    name = THREAD_NAME.encode().ljust(_IS_JOINED - _NAME, b"\0") + struct.pack("<I", pending)
+    whole = PAGE.ljust(_TABLE, b"\0") + _addresses(functions, _THREAD).ljust(_NAME - _TABLE, b"\0") + name
+    whole += source.encode() + b"\0"
     if len(whole) > _PAGE_SIZE:
         raise ValueError("what is to run does not fit into a page")
-    return whole
+    if not pending:
+        return whole
+    end = struct.pack("<QQ", _WAIT, functions["munmap"])
+    return whole.ljust(_PAGE_SIZE, b"\0") + PENDING.ljust(_TABLE, b"\0") + _addresses(functions, _CALL) + end
+
+
+def _addresses(functions: Mapping[str, int], names: tuple[str, ...]) -> bytes:
+    return struct.pack(f"<{len(names)}Q", *(functions[name] for name in names))
 
 
 def plan(
@@ -289,7 +352,7 @@ def plan(
         "<5QQII3Q",
         *(BLOCKED, mask, ends_call, 0, 0),
         *(_MARK, 0, 0),
-        *((1, _PENDING, is_initialized) if pending else (0, 0, 0)),
+        *((1, _PAGE_SIZE, is_initialized) if pending else (0, 0, 0)),
     )
     assert len(block_data) == 80
     block = (frame - len(block_data) - len(content)) & -16

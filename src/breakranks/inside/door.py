@@ -26,6 +26,7 @@ __all__ = ["Failed", "Gone", "InsideError", "Late", "Refused", "ask", "ask_many"
 _NOTHING: Mapping[str, object] = {}
 _NOT_UP = -3  # the stub's word for it
 _AGAIN = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
+_STARVED = 0.15  # seconds after which the main thread is made to let go of the GIL; then in longer and longer steps
 _TIDY = 0.5  # seconds that may go by after the answer until all is as it was
 
 
@@ -85,7 +86,7 @@ class _Open:
         self.channel: Channel | None = None
         self.target: target.Target | None = None
         self.visits: list[entry.Visit] = []
-        self.next_try = 0.0
+        self.next_try = self.patience = 0.0
 
     def gone(self) -> bool:
         now, started = state.state_and_start(self.pid)
@@ -113,7 +114,8 @@ class _Asked:
         self.stop = threading.Event()
         self.answers: dict[int, bytes | InsideError] = {}
         self.error: BaseException | None = None
-        self.end = time.monotonic() + deadline
+        self.begun = time.monotonic()
+        self.end = self.begun + deadline
         self.limit = time.time() + deadline
 
     def run(self) -> None:
@@ -152,6 +154,7 @@ class _Asked:
         one.channel = Channel(pid, target.owner(pid), self.text, self.arguments, self.limit)
         one.visits.append(entry.enter(one.target, one.channel.source))
         one.next_try = time.monotonic() + _AGAIN
+        one.patience = time.monotonic() + _STARVED
 
     def _lock(self, one: _Open) -> None:
         """One of us at a time in a process; the kernel frees the lock when we end."""
@@ -183,7 +186,7 @@ class _Asked:
                 if one.pid in self.answers:
                     waiting.remove(one)
                     self._finish(one)
-                elif one.visits[-1].pending and time.monotonic() > one.next_try:
+                elif time.monotonic() > one.next_try:
                     self._try_again(one)
             if not waiting:
                 break
@@ -195,17 +198,27 @@ class _Asked:
             pause = min(pause * 1.3, 0.01)
 
     def _try_again(self, one: _Open) -> None:
+        """It takes long. Has our thread not begun, or does it not get the GIL?"""
         assert one.channel is not None and one.target is not None
-        one.next_try = time.monotonic() + _AGAIN
+        now = time.monotonic()
+        one.next_try = now + _AGAIN
+        begun = _is_there(one)
+        last = one.visits[-1]
+        if not begun and entry.outcome(last):
+            self.answers[one.pid] = self._late(one)
+            return
+        if begun:
+            if now < one.patience:
+                return
+            one.patience = now + 2 * (now - self.begun)
+        elif not last.pending:
+            return  # the thread is only about to begin
         try:
-            # One that has begun waits for the GIL, and so would another.
-            visit = None if _is_there(one) else entry.again(one.target, one.channel.source)
+            visit = entry.again(one.target, one.channel.source, pending=begun)
         except (InsideError, OSError):
             return  # it is about to end, or was stopped: the wait will see
         if visit is not None:
             one.visits.append(visit)
-        elif entry.outcome(one.visits[-1]):
-            self.answers[one.pid] = self._late(one)
 
     def _late(self, one: _Open) -> InsideError:
         came_of_it = entry.outcome(one.visits[-1])

@@ -47,7 +47,7 @@ class Visit(NamedTuple):
 def enter(target: Target, source: str) -> Visit:
     """Make the process run ``source`` in a new thread. Refused: it was left as it is, and why."""
     pid = target.pid
-    content = code.page(target.functions, source)
+    content = code.pages(target.functions, source, False)
     _must_be_whole(pid)
     reasons: dict[int, str] = {}
     why = ""
@@ -61,8 +61,7 @@ def enter(target: Target, source: str) -> Visit:
                 found = _by_names(target, content)
                 if found is not None:
                     return found
-            idle.prepare(target, pending=True)
-            sent = _send(target, pid, content, idle.unsafe_anywhere, pending=True)
+            sent = _interrupt(target, source)
             if isinstance(sent, Visit):
                 return sent
             why = sent
@@ -76,13 +75,23 @@ def enter(target: Target, source: str) -> Visit:
     )
 
 
-def again(target: Target, source: str) -> Visit | None:
-    """A second try, after a pending call that has not come to run: perhaps a thread waits by now.
+def again(target: Target, source: str, *, pending: bool) -> Visit | None:
+    """A second try, the other way. Should both come to run, the first takes the question.
 
-    A thread that was about to wait looks busy. Should both come to run, the first takes the question.
+    After a pending call that has not come to run perhaps a thread waits by now: one that was about to wait
+    looks busy. And after a thread that does not get the GIL a pending call makes the main thread let go of it.
     """
     fresh = target._replace(maps=memory_map.read(target.pid))
-    return _borrow(fresh, code.page(target.functions, source), {})
+    if not pending:
+        return _borrow(fresh, code.pages(target.functions, source, False), {})
+    sent = _interrupt(fresh, source)
+    return sent if isinstance(sent, Visit) else None
+
+
+def _interrupt(target: Target, source: str) -> Visit | str:
+    idle.prepare(target, pending=True)
+    content = code.pages(target.functions, source, True)
+    return _send(target, target.pid, content, idle.unsafe_anywhere, pending=True)
 
 
 def _borrow(target: Target, content: bytes, reasons: dict[int, str]) -> Visit | None:

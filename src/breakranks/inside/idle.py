@@ -38,10 +38,10 @@ _LONG_POLL = 1000  # ms
 _USER_CODE = 0x33
 
 _DEEPEST = 1 << 20
-_LIBC_FUNCTIONS = ("malloc", "free", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc",
-                   "pvalloc", "malloc_trim", "mallopt", "mallinfo", "mallinfo2", "fork", "_Fork", "vfork",
-                   "posix_spawn", "posix_spawnp", "dl_iterate_phdr", "pthread_create", "pthread_exit", "system",
-                   "popen", "exit", "quick_exit", "abort")  # fmt: skip
+_MALLOC = ("malloc", "free", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc",
+           "malloc_trim", "mallopt", "mallinfo", "mallinfo2")  # fmt: skip
+_OTHER_FUNCTIONS = ("fork", "_Fork", "vfork", "posix_spawn", "posix_spawnp", "dl_iterate_phdr", "pthread_create",
+                    "pthread_exit", "system", "popen", "exit", "quick_exit", "abort")  # fmt: skip
 _PENDING = ("Py_AddPendingCall", "_PyEval_AddPendingCall", "Py_MakePendingCalls", "_PyEval_MakePendingCalls",
             "make_pending_calls", "_make_pending_calls", "_push_pending_call", "_pop_pending_call",
             "_PyEval_SignalAsyncExc", "_Py_FinishPendingCalls")  # fmt: skip
@@ -152,7 +152,7 @@ def prepare(target: Target, pending: bool = False) -> None:
     if pending:
         _ranges(target.python, _PENDING + _LOCKS)
     else:
-        _ranges(target.libc, _LIBC_FUNCTIONS)
+        _ranges(target.libc, _functions(target.libc))
 
 
 def unsafe(held: Held, registers: Registers, target: Target) -> str:
@@ -188,18 +188,43 @@ def on_stack(held: Held, registers: Registers, target: Target) -> str:
     words = _words(held, registers.rsp, end - registers.rsp)
     if target.signal_return and target.signal_return in words:
         return "it is in a signal handler"
-    for library, why in (
-        (target.loader, "it is loading a library"),
-        *((one, "it allocates") for one in target.allocators),
-    ):
-        if library is not None and any(library.holds(word) and library.returns_to(word) for word in words):
-            return why
+    for library in target.allocators:
+        if any(library.holds(word) and library.returns_to(word) for word in words):
+            return "it allocates"
+    loader = target.loader
+    if loader is None:
+        return "its loader is not known"
+    if any(loader.holds(word) and loader.returns_to(word) for word in words) and _loads(held, loader):
+        return "it is loading a library"
     libc = target.libc
-    ranges = _ranges(libc, _LIBC_FUNCTIONS)
+    ranges = _ranges(libc, _functions(libc))
     for word in words:
         if libc.holds(word) and (name := _within(word, ranges)) and libc.returns_to(word):
             return f"it is in {name}"
     return ""
+
+
+def _functions(libc: Library) -> tuple[str, ...]:
+    """Since glibc 2.34, which took up libpthread, nobody can hook into malloc: nothing in it waits for others."""
+    return _OTHER_FUNCTIONS if libc.address("pthread_create") else _MALLOC + _OTHER_FUNCTIONS
+
+
+def _loads(held: Held, loader: Library) -> bool:
+    """Whether a thread holds a lock of the loader, as it does in dlopen and dl_iterate_phdr.
+
+    What looks like a return address into it may be long dead: select.select() has 25 KB of locals, mostly unset.
+    Where the locks lie differs by version, so any of that shape counts: locked, how often, by whom, users, recursive.
+    """
+    data = loader.elf.find("_rtld_global")
+    if data is None:
+        return True
+    own = held.own_tid
+    words = struct.unpack(f"<{data.size // 4}I", held.read(data.value + loader.bias, data.size & -4))
+    return any(
+        word == own and words[at - 2] and words[at - 1] and words[at + 2 : at + 3] == (1,)
+        for at, word in enumerate(words)
+        if at >= 2
+    )
 
 
 def unsafe_anywhere(held: Held, registers: Registers, target: Target) -> str:

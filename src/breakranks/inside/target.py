@@ -11,7 +11,7 @@ from typing import NamedTuple
 from breakranks.inside import elf
 from breakranks.inside import maps as memory_map
 from breakranks.inside.channel import Owner
-from breakranks.inside.code import FUNCTIONS, RETURN_0, STUB
+from breakranks.inside.code import FUNCTIONS, STUB
 from breakranks.inside.elf import Library, NotElf
 from breakranks.inside.errors import Gone, Refused
 from breakranks.inside.maps import Mapping, Maps
@@ -89,10 +89,10 @@ def _read(pid: int, maps: Maps, memory: int) -> Target:
         raise Refused(f"process {pid} does not use the GNU C library, or it was replaced since the process began")
     threads = _named(pid, maps, files, _THREAD_LIBRARY)
     functions = {}
-    for name in (*FUNCTIONS, "Py_AddPendingCall", "__errno_location"):
-        at = _return_0(python, libc) if name == "return_0" else None
+    for name in FUNCTIONS:
+        at = None
         for library in (python, libc, threads):
-            at = at or (library.address(name) if library is not None and name != "return_0" else None)
+            at = at or (library.address(name) if library is not None else None)
         if not at:
             raise Refused(f"the function {name} was not found in process {pid}: a static build without symbols?")
         functions[name] = at
@@ -155,14 +155,6 @@ def _version(python: Library, memory: int) -> tuple[int, int]:
     if found is None:
         raise Refused(f"the version of {python.path} is not known: older than 3.11")
     return int(found[1]), int(found[2])
-
-
-def _return_0(*libraries: Library) -> int | None:
-    for one in libraries:
-        at = one.elf.search(RETURN_0)
-        if at is not None:
-            return at + one.bias
-    return None
 
 
 def _cave(pid: int, libraries: list[Library], memory: int) -> Cave:

@@ -145,6 +145,12 @@ class Held:
         if number != _SIGTRAP:
             raise NotStopped(stopping=True)
 
+    @property
+    def own_tid(self) -> int:
+        """Its id as the process itself sees it, which may be in a namespace of its own."""
+        with open(f"/proc/{self._pid}/task/{self.tid}/status") as file:
+            return next((int(line.split()[-1]) for line in file if line.startswith("NSpid:")), self.tid)
+
     def registers(self) -> Registers:
         buffer = ctypes.create_string_buffer(struct.calcsize(_LAYOUT))
         _call(_GETREGS, self.tid, 0, ctypes.addressof(buffer))

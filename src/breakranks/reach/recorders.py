@@ -44,7 +44,7 @@ def ask(pids: Iterable[int], gil_held: Mapping[int, str]) -> dict[int, Dump | Pr
             )
         else:
             free.append(pid)
-    for pid, answer in ask_many(free, "flight", deadline=DEADLINE).items():
+    for pid, answer in ask_many(free, "flight", deadline=DEADLINE).items() if free else ():
         if isinstance(answer, InsideError):
             found[pid] = Problem(f"the recorder of process {pid} cannot be read: {answer.message}", answer.help)
             continue

@@ -31,7 +31,7 @@ def proposals(case: Case, waiting: list[Node]) -> list[Proposal]:
 
 
 def _proposal(case: Case, cause: Cause) -> Proposal:
-    lone = _lone_gather(case, cause) if cause.kind == MISMATCH else None
+    lone = _lone_gather(case, cause)
     culprits = lone or cause.culprits
     victims = ((cause.victims | cause.culprits) - culprits) & case.seen
     where = case.look_of(culprits & case.seen).where
@@ -40,30 +40,37 @@ def _proposal(case: Case, cause: Cause) -> Proposal:
         cause.kind,
         str(culprits),
         str(victims),
-        LIKELY if cause.kind == MISMATCH or any(wait.is_order for _, wait in cause.ring) else CERTAIN,
+        LIKELY
+        if lone is not None or cause.kind == MISMATCH or any(wait.is_order for _, wait in cause.ring)
+        else CERTAIN,
         _gather_text(case, cause, lone) if lone is not None else say.sentence(case.ledger, cause),
         words.where(where),
         (
             *((trait,) if trait else ()),
             *_places(case, cause),
             *say.proof(case.ledger, cause),
-            *_fsdp_notes(case, lone),
+            *((gather_advice(case, lone),) if lone is not None else ()),
         ),
         (f"breakranks collectives --rank {culprits} --history 8",),
         because="their flight recorders show different calls; which side is wrong the code decides"
-        if cause.kind == MISMATCH
+        if cause.kind == MISMATCH or lone is not None
         else "their flight recorders show who has not entered what",
         victims_where=say.victims_in(case.ledger, cause) or waiting_place(case.waiting()),
     )
     return Proposal(finding, PATIENCE, culprits, victims)
 
 
+def _sides(cause: Cause) -> list[tuple[RankSet, int, int, int]]:
+    """Each side of a cause: its ranks, and the group, number and operation of the call that they stand in."""
+    if cause.mismatch is not None:
+        return [(ranks, cause.mismatch.group, cause.mismatch.number, row) for ranks, row in cause.mismatch.sides]
+    return [(ranks, wait.group, wait.entry.number, wait.entry.operation) for ranks, wait in cause.ring]
+
+
 def _places(case: Case, cause: Cause) -> tuple[str, ...]:
     """Where in their code the ranks stand: the recorder of a live rank is read without stacks."""
-    sides = [ranks for ranks, _ in cause.mismatch.sides] if cause.mismatch is not None else []
-    sides = sides or [ranks for ranks, _ in cause.ring]
     found: dict[Frame | None, RankSet] = {}
-    for ranks in sides[:8]:
+    for ranks, *_ in _sides(cause)[:8]:
         for rank in ranks & case.seen:
             frame = case.looks[rank].where
             found[frame] = found.get(frame, RankSet()) | RankSet([rank])
@@ -75,52 +82,51 @@ def _places(case: Case, cause: Cause) -> tuple[str, ...]:
 
 
 def _lone_gather(case: Case, cause: Cause) -> RankSet | None:
-    """The side that gathers what is sharded over all, when the other does not and is at least as large."""
-    assert cause.mismatch is not None
-    gathers = [ranks for ranks, _ in cause.mismatch.sides if _gathers(case, ranks)]
-    if len(gathers) != 1 or 2 * len(gathers[0]) > len(cause.mismatch.ranks):
-        return None
-    return gathers[0]
+    """The side that gathers what is sharded over all, when the others do not and are at least as many."""
+    sides = _sides(cause)
+    gathering = [ranks for ranks, *_ in sides if gathers(case, ranks)]
+    everyone = sum(len(ranks) for ranks, *_ in sides)
+    return gathering[0] if len(gathering) == 1 and 2 * len(gathering[0]) <= everyone else None
 
 
-def _gathers(case: Case, ranks: RankSet) -> str:
-    """Whether all of these are gathering, and what."""
+def gathers(case: Case, ranks: RankSet) -> str:
+    """What all of these are gathering: ``FSDP`` or ``DTENSOR``; empty when they do something else."""
     contexts = {case.looks[rank].activity.context for rank in ranks & case.seen}
     return contexts.pop() if len(contexts) == 1 and contexts <= {FSDP, DTENSOR} else ""
 
 
 def _gather_text(case: Case, cause: Cause, ranks: RankSet) -> str:
-    assert cause.mismatch is not None
-    one = case.look_of(ranks)
-    module = _module(case, ranks.first)
-    rest = cause.mismatch.ranks - ranks
+    sides = _sides(cause)
+    _, group, number, _ = next(side for side in sides if side[0] == ranks)
     others = [
         f"{ranks_text(side)} {'is' if len(side) == 1 else 'are'} in {case.ledger.name(row)}"
-        for side, row in cause.mismatch.sides
-        if side & rest
+        for side, _, _, row in sides
+        if side != ranks
     ]
+    call = f"#{number} of {say.group_name(case.ledger, group)}"
+    return f"{alone(case, ranks)} ({call}) needs every rank, and {words.listed(others)}"
+
+
+def alone(case: Case, ranks: RankSet) -> str:
+    """``rank 0 (pid 4242) alone runs an FSDP model, in validate, train.py:50: the all_gather of its parameters``"""
     s = "s" if len(ranks) == 1 else ""
-    if _gathers(case, ranks) == FSDP:
+    module = _module(case, ranks.first)
+    if gathers(case, ranks) == FSDP:
         what = f"alone run{s} an FSDP model"
         gather = f"the all_gather of {f'the parameters of {module}' if module else 'its parameters'}"
     else:
         what = f"alone gather{s} a sharded tensor"
         gather = "its all_gather"
-    return (
-        f"{case.who(ranks)} {what}, in {words.place(one.where)}: {gather} (#{cause.mismatch.number} of "
-        f"{say.group_name(case.ledger, cause.mismatch.group)}) needs every rank, and {words.listed(others)}"
-    )
+    return f"{case.who(ranks)} {what}, in {words.place(case.look_of(ranks).where)}: {gather}"
 
 
-def _fsdp_notes(case: Case, lone: RankSet | None) -> tuple[str, ...]:
-    if lone is None:
-        return ()
-    if _gathers(case, lone) == FSDP:
+def gather_advice(case: Case, ranks: RankSet) -> str:
+    if gathers(case, ranks) == FSDP:
         return (
             "every forward of an FSDP model is a collective: call it on all ranks, or gather a full state dict on "
-            "all and use a copy that is not sharded",
+            "all and use a copy that is not sharded"
         )
-    return ("full_tensor() and redistribute() are collectives: call them on all ranks, and use the result on one",)
+    return "full_tensor() and redistribute() are collectives: call them on all ranks, and use the result on one"
 
 
 def _module(case: Case, rank: int) -> str:

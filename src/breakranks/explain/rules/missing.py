@@ -7,6 +7,7 @@ from breakranks.explain.case import Case, Node
 from breakranks.explain.collectives import say
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
+from breakranks.explain.rules.collectives import alone, gather_advice, gathers
 from breakranks.explain.rules.proposal import (
     Proposal,
     doing,
@@ -107,6 +108,7 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
                 for other in nodes[:6]
             ),
             *((trait,) if (trait := say.trait(case.ledger, ranks)) else ()),
+            *_lone_gather(case, call, ranks),
             *victims_evidence(case, waiting),
         ),
         (f"breakranks stacks --rank {ranks} --threads --native",),
@@ -137,6 +139,13 @@ def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding 
         victims_evidence(case, waiting),
         proposal.finding.next,
     )
+
+
+def _lone_gather(case: Case, node: Node, missing: RankSet) -> tuple[str, ...]:
+    """A few ranks in a gather that the others have not entered: it may be that they should not be in it alone."""
+    if not gathers(case, node.ranks) or len(node.ranks) > len(missing):
+        return ()
+    return (f"{alone(case, node.ranks)} needs every rank", gather_advice(case, node.ranks))
 
 
 def _behind(case: Case, node: Node, ranks: RankSet) -> str:
