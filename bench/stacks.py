@@ -221,6 +221,8 @@ def commands(job: Job) -> dict[str, list[str]]:
         "py-spy in parallel": ["sh", "-c", f"for p in {pids}; do {spy} dump --pid $p & done; wait"],
         "breakranks stacks": [*ours, "stacks", "--job", f"torchrun-{job.port}"],
         "breakranks why": [*ours, "why", "--job", f"torchrun-{job.port}"],
+        "breakranks why --no-inject": [*ours, "why", "--no-inject", "--job", f"torchrun-{job.port}"],
+        "breakranks collectives": [*ours, "collectives", "--job", f"torchrun-{job.port}"],
     }
 
 
@@ -230,7 +232,7 @@ def timed(command: list[str]) -> float:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_DEADLINE, check=False)
     took = time.perf_counter() - begun
     # 1 is "something found". The loops end with the status of their last py-spy, or of wait.
-    if done.returncode not in (0, 1) or (done.returncode == 1 and "why" not in command):
+    if done.returncode not in (0, 1) or (done.returncode == 1 and not {"why", "collectives"} & set(command)):
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr.decode()[-2000:]}")
     return took
 
@@ -315,6 +317,8 @@ def main() -> int:
     for peer in ("py-spy in turn", "py-spy in parallel"):
         ratio = median["breakranks stacks"] / median[peer]
         print(f"breakranks stacks / {peer}: {ratio:.2f}")
+    added = median["breakranks why"] - median["breakranks why --no-inject"]
+    print(f"reading {RANKS} flight recorders adds to why: {milliseconds(added)} ms")
     if args.json:
         figures = {"about": about, "ranks": RANKS, "rounds": args.rounds, "seconds": times, "pauses": pauses}
         Path(args.json).write_text(json.dumps(figures, indent=1) + "\n")

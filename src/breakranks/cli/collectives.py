@@ -72,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
         whole = args.group is not None
         lines = collectives_lines(ledger, chosen, look, history=args.history, ranks=ranks, whole=whole)
         common.show(lines, look)
-    return 1 if any(cause.kind != STALLED for cause in found) else 0
+    from breakranks.show.collectives import is_young
+
+    return 1 if any(cause.kind != STALLED for cause in found) and not is_young(ledger) else 0
 
 
 def _read(found: FoundJob, no_inject: bool) -> Snapshot:

@@ -230,11 +230,15 @@ def unread_lines(snapshot: Snapshot, look: Look) -> Iterator[Line]:
             yield ("    ", remedy)
 
 
-def _young(ledger: Ledger) -> Iterator[Line]:
-    """A job that runs has waits too: they are young."""
+def is_young(ledger: Ledger) -> bool:
+    """Whether the waits of a live job are so young that it may simply run."""
     age = oldest_wait(ledger)
-    if age is not None and age < _YOUNG and not all(map(only_recorded, ledger.snapshot.ranks)):
+    return age is not None and age < _YOUNG and not all(map(only_recorded, ledger.snapshot.ranks))
+
+
+def _young(ledger: Ledger) -> Iterator[Line]:
+    if is_young(ledger):
         yield (
-            (f"The longest wait has lasted {duration(age)}: ", "bold"),
+            (f"The longest wait has lasted {duration(oldest_wait(ledger) or 0)}: ", "bold"),
             "a job that simply runs looks like this too. Ask again.",
         )
