@@ -104,10 +104,16 @@ class Tally:
 
     def row(self, name: str, crashes: int, note: str = "") -> str:
         times = sorted(self.times) or [0.0]
-        return (
-            f"{name:34} {self.ok + self.refused + self.late + self.failed:6} {self.ok:6} {self.refused:8} {self.late:6} "
-            f"{self.failed:6} {crashes:8} {statistics.median(times):8.1f} {times[-1]:8.1f}  {note}"
+        counts = (
+            self.ok + self.refused + self.late + self.failed,
+            self.ok,
+            self.refused,
+            self.late,
+            self.failed,
+            crashes,
         )
+        numbers = "".join(f"{count:9}" for count in counts)
+        return f"{name:34}{numbers}{statistics.median(times):9.1f}{times[-1]:9.1f}  {note}"
 
 
 @contextlib.contextmanager
@@ -200,9 +206,8 @@ def main() -> None:
         for version in ("3.10", "3.12", "3.13")
         if (found := sorted(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))))
     }
-    print(
-        f"{'':34} {'asked':>6} {'ok':>6} {'refused':>8} {'late':>6} {'failed':>6} {'crashes':>8} {'median':>8} {'most ms':>8}"
-    )
+    heads = ("asked", "ok", "refused", "late", "failed", "crashes", "median", "most ms")
+    print(" " * 34 + "".join(f"{head:>9}" for head in heads))
     rows = []
     for kill in (False, True):
         word = " killed" if kill else ""

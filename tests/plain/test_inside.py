@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.inside import door
+from breakranks.inside import door, elf, idle
+from breakranks.inside.maps import Maps
 from breakranks.observe import state
 
 DEADLINE = 20.0
@@ -93,6 +94,15 @@ def _nothing_is_left_in_files() -> Iterator[None]:
     before = ours()
     yield
     assert ours() <= before
+
+
+@pytest.fixture
+def own_payload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    def make(text: str) -> str:
+        monkeypatch.setattr(door.channel, "payload", lambda name: text)
+        return "own"
+
+    return make
 
 
 IDLE = "import time; print('x'); time.sleep(500)"
@@ -241,6 +251,83 @@ def test_floating_point_numbers_stay_exact(executable: str) -> None:
         assert int(result(process)) > 0
 
 
+VECTORS = """
+#include <immintrin.h>
+__attribute__((target("avx2,fma"), noinline)) double work(int turns) {
+    __m256d a = _mm256_set_pd(0.1, 0.2, 0.3, 0.4), b = _mm256_set1_pd(1.0000001), c = _mm256_set1_pd(1e-9);
+    long double x = 0.1L, y = 1.0L;
+    for (int i = 0; i < turns; i++) {
+        a = _mm256_fmadd_pd(a, b, c);
+        x = x * 1.0000001L + 1e-12L; y = y / 1.0000003L + x;
+    }
+    double out[4];
+    _mm256_storeu_pd(out, a);
+    return out[0] + out[1] * 3 + out[2] * 5 + out[3] * 7 + (double)(x * 1e3L) + (double)y;
+}
+int Py_AddPendingCall(int (*)(void *), void *);
+__attribute__((target("avx2"))) int spoils_all(int (*function)(void *), void *argument) {
+    __asm__ volatile("fninit; fldpi; fldpi; fldpi; fldpi; fldpi; fldpi; fldpi; fldpi\\n"
+        ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\\n"
+        "vpcmpeqd %%ymm\\\\n,%%ymm\\\\n,%%ymm\\\\n\\n .endr\\n fninit" ::: "memory");
+    return Py_AddPendingCall(function, argument);
+}
+"""
+USES_VECTORS = """
+import ctypes, select, sys
+work = ctypes.PyDLL(sys.argv[1]).work
+work.restype = ctypes.c_double
+first = work(300000)
+print('x')
+turns = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    assert work(300000) == first
+    turns += 1
+print(turns)
+"""
+
+
+@pytest.mark.skipif(
+    not shutil.which("gcc") or "avx2" not in Path("/proc/cpuinfo").read_text(), reason="no AVX2, or gcc"
+)
+def test_vector_and_x87_registers_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN C code that lives in these registers WHEN what the stub calls there spoils them all THEN they come back."""
+    (tmp_path / "work.c").write_text(VECTORS)
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", tmp_path / "work.so", tmp_path / "work.c"], check=True)
+    read = door.target.read
+
+    def spoilt(pid: int) -> door.target.Target:
+        found = read(pid)
+        mapping = next(one for one in found.maps.libraries() if one.name == "work.so")
+        spoils = elf.library(pid, found.maps, mapping).address("spoils_all")
+        assert spoils
+        return found._replace(functions={**found.functions, "Py_AddPendingCall": spoils})
+
+    monkeypatch.setattr(door.target, "read", spoilt)
+    with python(USES_VECTORS, str(tmp_path / "work.so")) as process:
+        for _ in range(60):
+            echo(process.pid)
+        assert int(result(process)) > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make a namespace")
+def test_a_process_in_a_container_answers() -> None:
+    """GIVEN a process with pids, mounts and a /dev/shm of its own THEN it answers, and nothing is left there."""
+    code = f'mount -t tmpfs none /dev/shm; mount -t tmpfs none /tmp; exec {sys.executable} -u -c "$1"'
+    inner = "import os; print('x'); input(); print(os.getpid(), os.listdir('/dev/shm'), os.listdir('/tmp'))"
+    words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", code, "sh", inner]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline()
+        pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+        for _ in range(3):
+            assert json.loads(door.ask(pid, "echo"))["pid"] == 1
+        said, _ = process.communicate("\n", timeout=DEADLINE)
+        assert said == "1 [] []\n"
+    finally:
+        process.kill()
+        process.wait()
+
+
 MANY = """
 import sys, threading, time, queue
 end = threading.Event()
@@ -275,17 +362,18 @@ __attribute__((constructor)) static void slow(void) { puts("x"); fflush(stdout);
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no compiler here")
-def test_a_thread_that_loads_a_library_is_not_borrowed(tmp_path: Path) -> None:
+def test_a_thread_that_loads_a_library_is_not_borrowed(tmp_path: Path, own_payload: Callable[[str], str]) -> None:
     """GIVEN a main thread in a constructor, in dlopen, without the GIL THEN it says so, or is late; and goes on."""
     (tmp_path / "slow.c").write_text(LOADS)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "slow.so", tmp_path / "slow.c"], check=True)
     code = f"import ctypes; dl = ctypes.CDLL(None); dl.dlopen({str(tmp_path / 'slow.so')!r}.encode(), 2); input()"
     with python(code) as process:
+        own_payload("def answer(arguments):\n    return b'x'\n")
         until(lambda: main_call(process.pid) in ("230", "35"))
         with pytest.raises((door.Refused, door.Late)):
-            door.ask(process.pid, "echo", deadline=0.5)
+            door.ask(process.pid, "own", deadline=0.5)
         until(lambda: main_call(process.pid) == "0")
-        echo(process.pid)
+        assert door.ask(process.pid, "own") == b"x"
         assert result(process) == ""
 
 
@@ -343,7 +431,25 @@ print(count > 50 * (time.monotonic() - began))
 """
 
 
-@pytest.mark.parametrize("code", [FORKS, IMPORTS, ALLOCATES, SIGNALS], ids=["forks", "imports", "allocates", "signals"])
+# It lets go of the GIL and takes it back at once, again and again: no other thread ever gets it by itself.
+POLLS = """
+import select, sys, threading
+if THREADS: threading.Thread(target=threading.Event().wait, daemon=True).start()
+print('x')
+while not select.select([sys.stdin], [], [], 0)[0]: pass
+print(True)
+"""
+BUSY_WAYS = {
+    "forks": FORKS,
+    "imports": IMPORTS,
+    "allocates": ALLOCATES,
+    "signals": SIGNALS,
+    "polls": POLLS.replace("THREADS", "False"),
+    "polls with threads": POLLS.replace("THREADS", "True"),
+}
+
+
+@pytest.mark.parametrize("code", BUSY_WAYS.values(), ids=BUSY_WAYS)
 def test_a_busy_process_goes_on(code: str) -> None:
     """GIVEN a single thread at some delicate work WHEN asked THEN it answers, or it is said why not; and it goes on."""
     with python(code) as process:
@@ -393,15 +499,6 @@ def test_the_gil_held_in_c_is_said_and_harms_nobody() -> None:
         until(lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1)
         echo(process.pid)
         assert result(process) == ""
-
-
-@pytest.fixture
-def own_payload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    def make(text: str) -> str:
-        monkeypatch.setattr(door.channel, "payload", lambda name: text)
-        return "own"
-
-    return make
 
 
 def test_what_raises_there_is_told(own_payload: Callable[[str], str]) -> None:
@@ -499,6 +596,22 @@ def test_another_user() -> None:
                 os._exit(7 if "another user" in error.message else 8)
             os._exit(9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_thread_that_looked_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a process that falls asleep just after it looked busy, so that a pending call does not come to run."""
+    looks: list[list[idle.Candidate]] = []
+    found = idle.candidates
+
+    def candidates(pid: int, maps: Maps) -> list[idle.Candidate]:
+        looks.append(found(pid, maps) if looks else [])
+        return looks[-1]
+
+    monkeypatch.setattr(idle, "candidates", candidates)
+    with python(IDLE) as process:
+        until(lambda: main_call(process.pid) != "running")
+        echo(process.pid)
+        assert looks[0] == [] and looks[-1] != []
 
 
 def test_two_who_ask_at_once_both_have_their_answer() -> None:

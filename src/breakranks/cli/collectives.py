@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         common.show(lines, look)
     from breakranks.show.collectives import is_young
 
-    return 1 if any(cause.kind != STALLED for cause in found) and not is_young(ledger) else 0
+    return 1 if any(cause.kind != STALLED or cause.victims for cause in found) and not is_young(ledger) else 0
 
 
 def _read(found: FoundJob, no_inject: bool) -> Snapshot:

@@ -18,6 +18,8 @@ _SPAN = 0.4
 _IDLE = 0.05
 # Seconds that may pass between a sample and the recorders that are read with it.
 _READ_SKEW = 0.3
+# Collectives that leave no record: gloo's monitored_barrier, waits for work that may be anything, other libraries.
+_NOT_RECORDED = frozenset({"monitored_barrier", "wait", "a collective", ""})
 HELD_BY_RANK = "held-by-rank"
 
 
@@ -60,6 +62,7 @@ class Case:
         }
         self.ledger = Ledger(snapshot)
         self.calls = self._calls()
+        self._came_out()
         self.nodes = self._apart(_without_gpu_waits(self._nodes()))
 
     @property
@@ -185,9 +188,19 @@ class Case:
             mine = _of_stack(self.ledger, waits, one)
             found[rank] = mine or next((wait for wait in waits if wait.others), waits[0])
             if mine is not None and mine.entry.created:
-                # It has stood there since it called; what woke it for a moment meanwhile may have been us.
-                self.looks[rank] = one._replace(stands=max(one.stands, self.snapshot.time - mine.entry.created))
+                # It has stood there since it called: what woke it meanwhile may have been us, and if it was at the same
+                # line before, that was another round.
+                self.looks[rank] = one._replace(stands=max(0.0, self.snapshot.time - mine.entry.created))
         return found
+
+    def _came_out(self) -> None:
+        """A rank whose stack was in a recorded call, and whose recorder has none pending a moment later, moves."""
+        for rank in self.ledger.known - RankSet(self.ledger.waits) - self.ledger.stale:
+            one = self.looks.get(rank)
+            if one is None or one.activity.word != "collective" or one.activity.op in _NOT_RECORDED:
+                continue
+            if self.ledger.recorders[rank].time >= self.snapshot.time and self.ledger.recorders[rank].tracks:
+                self.looks[rank] = one._replace(stands=0.0, moved=True, moves=max(1, one.moves))
 
     def _others(self, call: Wait) -> RankSet:
         """Those that a call waits for. Where a recorder could not be read, the stack says whether it came."""

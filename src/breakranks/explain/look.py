@@ -51,6 +51,8 @@ class Look(NamedTuple):
     wakes: bool = False
     # It was seen to wake from a sleep and to go to sleep again in the same place.
     sleeps_again: bool = False
+    # The plain values of its frames change: it counts, or collects.
+    progresses: bool = False
 
     @property
     def where(self) -> Frame | None:
@@ -63,7 +65,10 @@ class Look(NamedTuple):
     @property
     def left(self) -> float | None:
         """Seconds until the thread's own sleep or timeout ends."""
-        return self.thread.call.left if self.thread is not None and self.thread.call is not None else None
+        call = self.thread.call if self.thread is not None else None
+        if call is None or (self.activity.word == "sleep" and call.name == "futex"):
+            return None  # its stack was read a moment after its call: it has gone to sleep meanwhile
+        return call.left
 
 
 def evidence_key(process: Process) -> object:
@@ -149,7 +154,7 @@ def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset
     seen = [(sample, t) for sample in process.samples for t in sample.threads if t.tid == thread.tid]
     return Look(
         process, activity, thread, via, threads, stands, moved, still, busy, moves, others,
-        _mostly(_woken(seen)), _sleeps_again(seen),
+        _mostly(_woken(seen)), _sleeps_again(seen), len({tuple(t.hints.items()) for _, t in seen}) > 1,
     )  # fmt: skip
 
 
@@ -265,27 +270,38 @@ def _blocks(thread: Thread) -> bool:
 def _since(snapshot: Snapshot, seen: list[tuple[Sample, Thread]], activity: Activity) -> int:
     """The index of the sample since which the thread has been where it is now."""
     index = len(seen) - 1
-    while index > 0 and not _went(snapshot, seen[index - 1][1], *seen[index], activity):
+    while index > 0 and not _went(snapshot, *seen[index - 1], *seen[index], activity):
         index -= 1
     return index
 
 
-def _went(snapshot: Snapshot, before: Thread, sample: Sample, after: Thread, activity: Activity) -> bool:
+def _went(
+    snapshot: Snapshot, earlier: Sample, before: Thread, sample: Sample, after: Thread, activity: Activity
+) -> bool:
     """Whether the thread went somewhere between two samples.
 
-    Its stack or its loop counters say so; or it waits for ranks without a timeout, and yet ran for longer than
-    being looked at takes: then it was let go, and came back.
+    Its stack or its loop counters say so; or it waits for ranks with a timeout that begins anew; or without one, and
+    yet ran for longer than being looked at takes: then it was let go, and came back.
     """
     if _mark(snapshot, before, activity) != _mark(snapshot, after, activity):
+        return True
+    if activity.word in PEER and _waits_anew(earlier, before, sample, after):
         return True
     ran = sample.quiet_ran is not None and after.tid in sample.quiet_ran
     return ran and activity.word in PEER and _blocks(after)
 
 
+def _waits_anew(earlier: Sample, before: Thread, sample: Sample, after: Thread) -> bool:
+    """Whether the moment at which a wait would give up was put off: it is another wait."""
+    if before.call is None or after.call is None or before.call.left is None or after.call.left is None:
+        return False
+    return sample.time + after.call.left - (earlier.time + before.call.left) > _ANOTHER_SLEEP
+
+
 def _moves(snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: Activity) -> int:
     """In how many of the spans between samples the thread went somewhere else, or was let go and came back."""
     seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
-    return sum(_went(snapshot, before, sample, after, activity) for (_, before), (sample, after) in pairwise(seen))
+    return sum(_went(snapshot, *before, *after, activity) for before, after in pairwise(seen))
 
 
 def _mark(snapshot: Snapshot, thread: Thread, activity: Activity) -> object:

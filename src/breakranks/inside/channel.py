@@ -20,6 +20,7 @@ from breakranks.inside.errors import Failed, Refused
 _PLACES = (("dev", "shm"), ("tmp",), ("var", "tmp"))
 _PREFIX = "breakranks-inside-"
 _CODE, _TAKEN, _ANSWER, _UNFINISHED = "code.py", "taken", "answer", "answer.new"
+_SCRIPT = "start.py"
 _LARGEST = 64 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STALE = 60.0
@@ -90,6 +91,14 @@ class Channel:
         self._give(self._code)
         return len(code)
 
+    def script(self, text: str) -> str:
+        """Leave one more file in the folder; its path there."""
+        handle = os.open(_SCRIPT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._folder)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            self._give(handle)
+        return f"{self.path}/{_SCRIPT}"
+
     def _give(self, handle: int) -> None:
         if os.geteuid() != self._owner.uid:
             os.fchown(handle, self._owner.uid, self._owner.gid)
@@ -131,7 +140,7 @@ class Channel:
 
 def _empty(folder: int) -> None:
     # In the order in which names come to be: what is renamed meanwhile is met under its next name.
-    for name in (_CODE, _TAKEN, _UNFINISHED, _ANSWER):
+    for name in (_SCRIPT, _CODE, _TAKEN, _UNFINISHED, _ANSWER):
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
 

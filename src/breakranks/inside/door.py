@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from breakranks.inside import channel, entry, target
+from breakranks.inside import channel, entry, remote, target
 from breakranks.inside.channel import Channel
 from breakranks.inside.code import THREAD_NAME
 from breakranks.inside.errors import Failed, Gone, InsideError, Late, Refused
@@ -152,7 +152,8 @@ class _Asked:
         one.target = target.read(pid)
         one.threads = set(os.listdir(f"/proc/{pid}/task"))
         one.channel = Channel(pid, target.owner(pid), self.text, self.arguments, self.limit)
-        one.visits.append(entry.enter(one.target, one.channel.source))
+        visit = entry.enter(one.target, one.channel.source, lambda: _by_python_itself(one))
+        one.visits += [] if visit is None else [visit]
         one.next_try = time.monotonic() + _AGAIN
         one.patience = time.monotonic() + _STARVED
 
@@ -203,15 +204,15 @@ class _Asked:
         now = time.monotonic()
         one.next_try = now + _AGAIN
         begun = _is_there(one)
-        last = one.visits[-1]
-        if not begun and entry.outcome(last):
+        last = one.visits[-1] if one.visits else None
+        if not begun and last is not None and entry.outcome(last):
             self.answers[one.pid] = self._late(one)
             return
         if begun:
             if now < one.patience:
                 return
             one.patience = now + 2 * (now - self.begun)
-        elif not last.pending:
+        elif last is not None and not last.pending:
             return  # the thread is only about to begin
         try:
             visit = entry.again(one.target, one.channel.source, pending=begun)
@@ -221,14 +222,15 @@ class _Asked:
             one.visits.append(visit)
 
     def _late(self, one: _Open) -> InsideError:
-        came_of_it = entry.outcome(one.visits[-1])
+        last = one.visits[-1] if one.visits else None
+        came_of_it = entry.outcome(last) if last is not None else None
         if came_of_it == _NOT_UP:
             return Refused(f"Python is not up yet in process {one.pid}, or about to end", "Ask again in a moment.")
         if came_of_it:
             return Refused(f"process {one.pid} could not start a thread: {os.strerror(abs(came_of_it))}")
         if state.process_state(one.pid) == "T":
             return Late(f"process {one.pid} was stopped before it answered", f"kill -CONT {one.pid}, and ask again.")
-        why = "; its main thread does not come back to Python" if one.visits[-1].pending else ""
+        why = "; its main thread does not come back to Python" if last is None or last.pending else ""
         holder = _gil_holder(one.pid)
         if holder:
             why = f": thread {holder} holds the GIL, and no other Python can run"
@@ -253,6 +255,13 @@ class _Asked:
             if one.lock >= 0:
                 os.close(one.lock)
                 one.lock = -1
+
+
+def _by_python_itself(one: _Open) -> bool:
+    assert one.channel is not None and one.target is not None
+    if not remote.can(one.target.version):
+        return False
+    return remote.send(one.pid, one.channel.script(remote.SCRIPT.format(source=one.channel.source)))
 
 
 def _wait_for_thread(one: _Open, until: float) -> None:

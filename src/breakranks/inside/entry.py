@@ -44,8 +44,11 @@ class Visit(NamedTuple):
     cave: Cave
 
 
-def enter(target: Target, source: str) -> Visit:
-    """Make the process run ``source`` in a new thread. Refused: it was left as it is, and why."""
+def enter(target: Target, source: str, otherwise: Callable[[], bool] = lambda: False) -> Visit | None:
+    """Make the process run ``source`` in a new thread. Refused: it was left as it is, and why.
+
+    ``otherwise`` is tried when no thread waits, before the main thread is interrupted. None: it did.
+    """
     pid = target.pid
     content = code.pages(target.functions, source, False)
     _must_be_whole(pid)
@@ -57,10 +60,12 @@ def enter(target: Target, source: str) -> Visit:
             found = _borrow(target, content, reasons)
             if found is not None:
                 return found
-            if not attempt and reasons.get(pid, idle.AT_WORK) != idle.AT_WORK:
+            if not attempt and idle.is_doubtful(reasons.get(pid, "")):
                 found = _by_names(target, content)
                 if found is not None:
                     return found
+            if not attempt and otherwise():
+                return None
             sent = _interrupt(target, source)
             if isinstance(sent, Visit):
                 return sent

@@ -54,6 +54,8 @@ _LOCKS = (
 )
 _INNERMOST = 1024
 AT_WORK = "it is at work"
+# What a dead word on a stack can make us believe.
+_DOUBTFUL = ("it is in ", "it allocates", "its stack is too deep")
 
 
 class Candidate(NamedTuple):
@@ -202,6 +204,11 @@ def on_stack(held: Held, registers: Registers, target: Target) -> str:
         if libc.holds(word) and (name := _within(word, ranges)) and libc.returns_to(word):
             return f"it is in {name}"
     return ""
+
+
+def is_doubtful(why: str) -> bool:
+    """Whether somebody who reads the stack exactly may come to another conclusion."""
+    return why.startswith(_DOUBTFUL)
 
 
 def _functions(libc: Library) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
             posix.lockf(handle, posix.F_TEST, 0)
         except OSError:
             return False
-        for name in ("code.py", "taken", "answer.new", "answer"):
+        for name in ("start.py", "code.py", "taken", "answer.new", "answer"):
             try:
                 posix.unlink(folder + "/" + name)
             except OSError:

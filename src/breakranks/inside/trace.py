@@ -129,7 +129,7 @@ class Held:
         end = time.monotonic() + _TO_STOP
         pause = 0.0
         # Only stops are waited for: to see the end of a child of ours would be to take it from whoever started it.
-        while (got := os.waitid(os.P_PID, self.tid, os.WSTOPPED | os.WNOHANG | _WALL)) is None:
+        while (got := self._stop()) is None:
             if pause and _is_dead(self._pid, self.tid):
                 self._attached = False
                 raise ProcessLookupError(errno.ESRCH, "ended")
@@ -144,6 +144,13 @@ class Held:
             raise NotStopped
         if number != _SIGTRAP:
             raise NotStopped(stopping=True)
+
+    def _stop(self) -> os.waitid_result | None:
+        try:
+            return os.waitid(os.P_PID, self.tid, os.WSTOPPED | os.WNOHANG | _WALL)
+        except ChildProcessError:
+            self._attached = False
+            raise ProcessLookupError(errno.ESRCH, "ended") from None
 
     @property
     def own_tid(self) -> int:

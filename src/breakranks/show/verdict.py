@@ -137,6 +137,8 @@ def _nothing_recorded(snapshot: Snapshot, diagnosis: Diagnosis) -> Iterator[Line
         yield (("Nothing is pending: every recorded call has completed.", "good"),)
     elif any(not finding.informational for finding in diagnosis.findings):
         yield (("No verdict: nothing that was found explains the job.", "bold"),)
+    elif any(finding.kind != "collective-stalled" for finding in diagnosis.findings):
+        yield (("No verdict: the dumps are so young that the job may simply have run.", "bold"),)
     else:
         yield (("No rank is missing from a call that is pending.", "bold"),)
 

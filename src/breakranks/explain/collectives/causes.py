@@ -84,6 +84,14 @@ def _order(ledger: Ledger, cause: Cause) -> tuple[bool, bool, int, int]:
     )
 
 
+def sides_of(cause: Cause) -> RankSet:
+    """Every rank of a ring."""
+    found = RankSet()
+    for ranks, _ in cause.ring:
+        found |= ranks
+    return found
+
+
 def _rings(ledger: Ledger, edges: dict[int, RankSet], among: RankSet) -> Iterator[Cause]:
     """Ranks that wait for nobody outside: there is a ring among them."""
     while among:
@@ -97,7 +105,8 @@ def _rings(ledger: Ledger, edges: dict[int, RankSet], among: RankSet) -> Iterato
             members |= ranks
         steps = _steps(ledger, edges, members)
         kind = P2P if all(wait.is_transfer for _, wait in calls) else ORDER
-        yield Cause(kind, members, _all(steps) - members, None, steps, None, sides)
+        culprits = _fewer(sides) or members
+        yield Cause(kind, culprits, (_all(steps) | members) - culprits, None, steps, None, sides)
         among -= _reach(edges, members) | members
 
 
@@ -110,6 +119,13 @@ def _side(ledger: Ledger, calls: list[tuple[int, Wait]], index: int) -> tuple[Ra
     wanted = before.others
     same = [other for other in wanted if other in ledger.waits and _same(ledger.head(other), wait)]
     return RankSet([rank, *same]), wait
+
+
+def _fewer(sides: tuple[tuple[RankSet, Wait], ...]) -> RankSet | None:
+    """Of two sides the smaller: it is more likely that few have left the common way than that many have."""
+    if len(sides) != 2 or len(sides[0][0]) == len(sides[1][0]):
+        return None
+    return min(sides, key=lambda side: len(side[0]))[0]
 
 
 def _same(one: Wait, other: Wait) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakranks.explain import words
-from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, Step
+from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, Step, sides_of
 from breakranks.explain.collectives.ledger import Ledger, Wait
 from breakranks.rankset import RankSet, ranks_text, short_text
 from breakranks.snapshot.code import innermost_own
@@ -62,10 +62,12 @@ def sentence(ledger: Ledger, cause: Cause) -> str:
         return _ring(ledger, cause)
     if cause.kind == STALLED:
         assert cause.wait is not None
-        return (
-            f"all {len(cause.culprits)} members are in {call(ledger, cause.wait)} and it has not completed: "
-            "no rank is missing from it, so look at the network, or at what runs before it on the GPUs"
-        )
+        members = ledger.members[cause.wait.group]
+        where = f"all {len(members)} members are in {call(ledger, cause.wait)} and it has not completed"
+        if cause.culprits != members:
+            where = f"all {len(members)} members have entered {call(ledger, cause.wait)}, and "
+            where += f"{ranks_text(cause.culprits)} {'has' if len(cause.culprits) == 1 else 'have'} not come out"
+        return f"{where}: no rank is missing from it, so look at the network, or at what runs before it on the GPUs"
     return f"{ranks_text(cause.culprits)} {entered(ledger, cause)}{waiting(cause)}"
 
 
@@ -152,10 +154,9 @@ def shape(ledger: Ledger, row: int, among: list[Operation]) -> str:
 
 
 def _ring(ledger: Ledger, cause: Cause) -> str:
-    if all(wait.is_transfer for _, wait in cause.ring):
-        head = f"{ranks_text(cause.culprits)} wait for each other"
-    else:
-        head = f"{ranks_text(cause.culprits)} entered their groups in different orders and wait for each other"
+    head = f"{ranks_text(sides_of(cause))} wait for each other"
+    if not all(wait.is_transfer for _, wait in cause.ring):
+        head += ", for they entered their groups in different orders or one left a call out"
     sides = [f"{ranks_text(ranks)} in {call(ledger, wait)}" for ranks, wait in cause.ring[:_MANY]]
     more = f" and {len(cause.ring) - _MANY} more" if len(cause.ring) > _MANY else ""
     return f"{head}: {words.listed(sides)}{more}"
@@ -254,6 +255,6 @@ def trait(ledger: Ledger, ranks: RankSet) -> str:
     if len(hosts) == 1 and "" not in hosts and len(ledger.snapshot.hosts) > 1:
         return f"{ranks_text(ranks)} are all on host {hosts.pop()}"
     for row, group in enumerate(ledger.snapshot.groups):
-        if ledger.members[row] == ranks and group.source != "world" and group.description != "default_pg":
+        if ledger.members[row] == ranks and group.source == "config" and group.description != "default_pg":
             return f"{ranks_text(ranks)} are the whole of {group_name(ledger, row)}"
     return ""

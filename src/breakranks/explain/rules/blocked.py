@@ -11,7 +11,7 @@ from breakranks.explain.model import CERTAIN, GUESS, LIKELY
 from breakranks.explain.rules.reason import MOVING, PATIENCE, SLOW, Reason
 from breakranks.snapshot.model import Process, Sample, Socket, family
 
-_NOISE = 4096
+NOISE = 4096
 _RECENT = 2.0
 
 
@@ -54,7 +54,7 @@ def works(process: Process) -> bool:
         if pair is None:
             if one.pid != process.pid and one.state not in "TtZX":
                 return True
-        elif pair[1].cpu - pair[0].cpu > 0.05 or bytes_moved(one) > _NOISE:
+        elif pair[1].cpu - pair[0].cpu > 0.05 or bytes_moved(one) > NOISE:
             return True
     return False
 
@@ -136,7 +136,7 @@ def _socket(case: Case, one: Look) -> Reason | None:
             GUESS, SLOW, one.where, "if it is a server, this is how it should be", alone=False,
         )  # fmt: skip
     peer = _peer(found, one)
-    moving = one.wakes or bytes_moved(one.process) > _NOISE
+    moving = one.wakes or bytes_moved(one.process) > NOISE
     queues = (
         (f"{found.protocol} {found.local} to {found.peer}, {found.status}, "
          f"{found.send_queue} bytes unsent, {found.receive_queue} unread",)
@@ -177,7 +177,7 @@ def _io(case: Case, one: Look) -> Reason | None:
     what = activity.about or "a file"
     span = samples[-1].time - samples[0].time
     state = "uninterruptible wait, state D" if one.state == "D" else f"state {one.state}"
-    steady = moved > _NOISE or one.wakes
+    steady = moved > NOISE or one.wakes
     return Reason(
         "blocked-io",
         f"is {activity.verb} {what} ({state}), in {words.place(one.where)}",

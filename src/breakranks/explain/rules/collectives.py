@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakranks.explain import words
 from breakranks.explain.case import Case, Node
 from breakranks.explain.collectives import say
-from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, causes
+from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, causes, sides_of
 from breakranks.explain.meanings import DTENSOR, FSDP
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.rules.proposal import Proposal, victims_evidence, waiting_place
@@ -34,15 +34,17 @@ def _proposal(case: Case, cause: Cause) -> Proposal:
     lone = _lone_gather(case, cause)
     culprits = lone or cause.culprits
     victims = ((cause.victims | cause.culprits) - culprits) & case.seen
+    # That they do not agree, or wait in a ring, is certain. Not so which side is wrong, or whether streams of their own
+    # let calls overtake each other.
+    unsure = cause.kind == MISMATCH or lone is not None or any(wait.is_order for _, wait in cause.ring)
+    unsure = unsure or bool(sides_of(cause) - culprits)
     where = case.look_of(culprits & case.seen).where
     trait = say.trait(case.ledger, culprits)
     finding = Finding(
         cause.kind,
         str(culprits),
         str(victims),
-        LIKELY
-        if lone is not None or cause.kind == MISMATCH or any(wait.is_order for _, wait in cause.ring)
-        else CERTAIN,
+        LIKELY if unsure else CERTAIN,
         _gather_text(case, cause, lone) if lone is not None else say.sentence(case.ledger, cause),
         words.where(where),
         (
@@ -53,7 +55,7 @@ def _proposal(case: Case, cause: Cause) -> Proposal:
         ),
         (f"breakranks collectives --rank {culprits} --history 8",),
         because="their flight recorders show different calls; which side is wrong the code decides"
-        if cause.kind == MISMATCH or lone is not None
+        if unsure
         else "their flight recorders show who has not entered what",
         victims_where=say.victims_in(case.ledger, cause) or waiting_place(case.waiting()),
     )
@@ -69,8 +71,12 @@ def _sides(cause: Cause) -> list[tuple[RankSet, int, int, int]]:
 
 def _places(case: Case, cause: Cause) -> tuple[str, ...]:
     """Where in their code the ranks stand: the recorder of a live rank is read without stacks."""
+    return _places_of(case, [ranks for ranks, *_ in _sides(cause)])
+
+
+def _places_of(case: Case, sides: list[RankSet]) -> tuple[str, ...]:
     found: dict[Frame | None, RankSet] = {}
-    for ranks, *_ in _sides(cause)[:8]:
+    for ranks in sides[:8]:
         for rank in ranks & case.seen:
             frame = case.looks[rank].where
             found[frame] = found.get(frame, RankSet()) | RankSet([rank])
@@ -134,9 +140,45 @@ def _module(case: Case, rank: int) -> str:
     return recorder.notes.get("fsdp", "") if recorder is not None else ""
 
 
+def _roots(case: Case, cause: Cause) -> dict[str, RankSet]:
+    """Which rank each takes for the root of a broadcast, reduce, gather or scatter: recorders do not say it."""
+    found: dict[str, RankSet] = {}
+    for rank in cause.culprits & case.seen:
+        one = case.looks[rank]
+        hints = one.thread.hints if one.thread is not None else {}
+        roots = [hints.get(f"{one.activity.op}.{end}", "") for end in ("src", "dst", "group_src", "group_dst")]
+        root = next((text for text in roots if text.isdigit()), "")
+        found[root] = found.get(root, RankSet()) | RankSet([rank])
+    return found
+
+
+def _root_differs(case: Case, cause: Cause, roots: dict[str, RankSet]) -> Proposal:
+    assert cause.wait is not None
+    sides = sorted(roots.items(), key=lambda side: len(side[1]))
+    culprits = cause.culprits if len(sides[-1][1]) == len(sides[-2][1]) else cause.culprits - sides[-1][1]
+    victims = (cause.culprits | cause.victims) - culprits
+    told = [f"{ranks_text(ranks)} with root {root}" for root, ranks in reversed(sides)]
+    finding = Finding(
+        MISMATCH,
+        str(culprits),
+        str(victims),
+        LIKELY,
+        f"{say.call(case.ledger, cause.wait)} has not the same root on all its members: {words.listed(told)}",
+        words.where(case.look_of(culprits).where),
+        (*_places_of(case, [ranks for _, ranks in sides]), "the roots are read from the calls' own arguments"),
+        (f"breakranks stacks --rank {culprits}",),
+        because="that they differ is certain; which side is wrong the code decides",
+        victims_where=say.call(case.ledger, cause.wait),
+    )
+    return Proposal(finding, PATIENCE, culprits, victims)
+
+
 def _stalled(case: Case, cause: Cause) -> Proposal:
     """All are in it, with the same sizes, and it does not end."""
     assert cause.wait is not None
+    roots = _roots(case, cause)
+    if len(roots) > 1 and "" not in roots:
+        return _root_differs(case, cause, roots)
     nodes = [node for node in case.waiting() if node.ranks & cause.culprits]
     victims = cause.victims & case.seen
     finding = Finding(

@@ -7,6 +7,7 @@ from breakranks.explain.case import Case, Node
 from breakranks.explain.collectives import say
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
+from breakranks.explain.rules.blocked import NOISE, bytes_moved
 from breakranks.explain.rules.collectives import alone, gather_advice, gathers
 from breakranks.explain.rules.proposal import (
     Proposal,
@@ -14,10 +15,11 @@ from breakranks.explain.rules.proposal import (
     first_wait,
     union,
     victims_evidence,
+    victims_place,
     wait_for,
     waiting_place,
 )
-from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENCE, SLOW
+from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENCE, SLOW, WORKING
 from breakranks.rankset import RankSet, ranks_text
 
 
@@ -85,7 +87,7 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
     node = max(nodes, key=lambda one: (one.look.stands, len(one.ranks)))
     one = node.look
     joining = all(other.reason == "rendezvous" for other in waiting)
-    place = waiting_place(waiting, ranks)
+    place = victims_place(waiting, ranks, victims)
     call = first_wait(waiting, ranks)
     op = call.op + _behind(case, call, ranks)
     kind = "rendezvous-incomplete" if joining else "missing-from-collective"
@@ -161,7 +163,10 @@ def _needs(one: Look) -> float:
     if one.activity.word == "sleep" and one.left is not None:
         if one.left > LONG_SLEEP:
             return AT_ONCE
-        return PATIENCE if one.sleeps_again else one.stands + one.left + 0.5
+        if not one.sleeps_again:
+            return one.stands + one.left + 0.5
+        # A nap between two pieces of work is work; one between two looks at the clock is waiting.
+        return MOVING if bytes_moved(one.process) > NOISE else WORKING if one.progresses else PATIENCE
     if one.activity.word == "gpu-wait":
         return PATIENCE  # it may spin, and does not get on
     return MOVING if one.moved or one.busy >= BUSY else PATIENCE

@@ -49,7 +49,7 @@ def with_reason(case: Case, ranks: RankSet, reason: Reason, waiting: list[Node])
         (*reason.evidence, *(victims_evidence(case, waiting) if waiting else ())),
         reason.next,
         because=reason.because,
-        victims_where=waiting_place(waiting, ranks) if victims else "",
+        victims_where=victims_place(waiting, ranks, victims) if victims else "",
     )
     return Proposal(finding, reason.needs, ranks, victims, reason.samples)
 
@@ -72,9 +72,14 @@ def waiting_place(nodes: list[Node], ranks: RankSet | None = None) -> str:
     """``all_reduce #239 of mesh_tp, train.py:120 in step``: where most of those are that wait for these ranks."""
     node = max(nodes, key=lambda one: len(one.ranks)) if ranks is None else first_wait(nodes, ranks)
     frame = node.where
-    if frame is None:
-        return node.op
-    return f"{node.op}, {words.base(frame.file)}:{frame.line} in {frame.function}"
+    return node.op if frame is None else f"{node.op}, {words.base(frame.file)}:{frame.line} in {frame.function}"
+
+
+def victims_place(nodes: list[Node], ranks: RankSet, victims: RankSet) -> str:
+    """The same for a line of its own that names all victims: not all need be there."""
+    first = first_wait(nodes, ranks)
+    rest = "" if not first.exact or victims <= first.ranks else "; the rest in other calls"
+    return waiting_place(nodes, ranks) + rest
 
 
 def victims_evidence(case: Case, nodes: list[Node]) -> tuple[str, ...]:

@@ -87,14 +87,17 @@ def _walk(folder: str, depth: int) -> Iterator[File]:
     for entry in listed:
         if entry.name.startswith("."):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            if depth > 1:
-                yield from _walk(entry.path, depth - 1)
-            continue
-        rank = rank_of(entry.name)
-        if rank is None or not entry.is_file():
-            continue
-        status = entry.stat()
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if depth > 1:
+                    yield from _walk(entry.path, depth - 1)
+                continue
+            rank = rank_of(entry.name)
+            if rank is None or not entry.is_file():
+                continue
+            status = entry.stat()
+        except (OSError, UsageError):
+            continue  # closed to us, or gone meanwhile: a folder below the one that was named is no reason to stop
         yield File(entry.path, rank, status.st_size, status.st_mtime)
 
 
