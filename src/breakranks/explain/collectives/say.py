@@ -63,7 +63,10 @@ def sentence(ledger: Ledger, cause: Cause) -> str:
     if cause.kind == STALLED:
         assert cause.wait is not None
         members = ledger.members[cause.wait.group]
-        where = f"all {len(members)} members are in {call(ledger, cause.wait)} and it has not completed"
+        everyone = f"all {len(members)} members are"
+        if len(members) == 1:
+            everyone = f"{ranks_text(members)}, its only member, is"
+        where = f"{everyone} in {call(ledger, cause.wait)} and it has not completed"
         if cause.culprits != members:
             where = f"all {len(members)} members have entered {call(ledger, cause.wait)}, and "
             where += f"{ranks_text(cause.culprits)} {'has' if len(cause.culprits) == 1 else 'have'} not come out"

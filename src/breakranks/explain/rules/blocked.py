@@ -80,6 +80,8 @@ def _subprocess(case: Case, one: Look) -> Reason:
     child = children[-1]
     state = {"T": "stopped", "Z": "dead", "D": "in an uninterruptible wait"}.get(child.state, "")
     moving = any(works(process) for process in children)
+    # Many a step calls a program that takes some seconds: one that has just begun says little.
+    young = 0 < child.started and case.snapshot.time - child.started < MOVING
     command = words.command(child.command or (child.name,))
     return Reason(
         "subprocess-wait",
@@ -92,10 +94,11 @@ def _subprocess(case: Case, one: Look) -> Reason:
             *_its_stack(case, child),
         ),
         (f"kill {child.pid}  # if it is not wanted any more",),
-        LIKELY if moving else CERTAIN,
-        MOVING if moving else PATIENCE,
+        LIKELY if moving or young else CERTAIN,
+        MOVING if moving else SLOW if young else PATIENCE,
         one.where,
-        "its stack and its child show it" + (", and the child works" if moving else ""),
+        "its stack and its child show it"
+        + (", and the child works" if moving else ", but the child has only just begun" if young else ""),
     )
 
 
