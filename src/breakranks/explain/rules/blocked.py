@@ -81,7 +81,7 @@ def _subprocess(case: Case, one: Look) -> Reason:
     state = {"T": "stopped", "Z": "dead", "D": "in an uninterruptible wait"}.get(child.state, "")
     moving = any(works(process) for process in children)
     # Many a step calls a program that takes some seconds: one that has just begun says little.
-    young = 0 < child.started and case.snapshot.time - child.started < MOVING
+    young = child.started > 0 and case.snapshot.time - child.started < MOVING
     command = words.command(child.command or (child.name,))
     return Reason(
         "subprocess-wait",
