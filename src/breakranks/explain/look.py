@@ -146,6 +146,8 @@ def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset
     deep = _deepest(process.samples, sample)
     threads = tuple((thread, reader.read(process, deep, thread)) for thread in deep.threads if _worth(thread, deep))
     thread, activity, via = _choose(threads, prefer)
+    if via is not None and via.word == "sleep" and _walks(process.samples):
+        thread, activity, via = *threads[0], None  # its main thread gets on: what the other one waits for can wait
     if thread is None:
         return Look(process, Activity("unknown"), None, None, threads, 0.0, False, False, 0.0)
     moved, still, stands, busy = _movement(snapshot, process.samples, thread.tid, activity)
@@ -156,6 +158,11 @@ def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset
         process, activity, thread, via, threads, stands, moved, still, busy, moves, others,
         _mostly(_woken(seen)), _sleeps_again(seen), len({tuple(t.hints.items()) for _, t in seen}) > 1,
     )  # fmt: skip
+
+
+def _walks(samples: tuple[Sample, ...]) -> bool:
+    """Whether the main thread was seen in different places, or with other values."""
+    return len({(s.threads[0].stack, tuple(s.threads[0].hints.items())) for s in samples if s.threads}) > 1
 
 
 def _worth(thread: Thread, sample: Sample) -> bool:
@@ -292,8 +299,14 @@ def _went(
 
 
 def _waits_anew(earlier: Sample, before: Thread, sample: Sample, after: Thread) -> bool:
-    """Whether the moment at which a wait would give up was put off: it is another wait."""
+    """Whether the moment at which a wait would give up was put off: it is another wait.
+
+    Only a futex keeps that moment itself. Of other calls it is reckoned from when the thread last ran, and being looked
+    at makes it run.
+    """
     if before.call is None or after.call is None or before.call.left is None or after.call.left is None:
+        return False
+    if before.call.name != "futex" or after.call.name != "futex":
         return False
     return sample.time + after.call.left - (earlier.time + before.call.left) > _ANOTHER_SLEEP
 

@@ -180,7 +180,7 @@ def _standing(ledger: Ledger, stalled: RankSet) -> list[tuple[RankSet, Wait]]:
     found: dict[tuple[int, int], tuple[Wait, list[int]]] = {}
     for rank in stalled:
         head = ledger.head(rank)
-        if not head.is_transfer:
+        if not head.is_transfer and not ledger.unclear(head):
             found.setdefault((head.group, head.entry.number), (head, []))[1].append(rank)
     return [(RankSet(ranks), wait) for wait, ranks in found.values()]
 

@@ -134,6 +134,10 @@ class Ledger:
             found = self._absent[key] = (self.members[group] & self.known) - there - self.stale
         return found
 
+    def unclear(self, wait: Wait) -> bool:
+        """Whether members that may have come since are not known to be in it."""
+        return any(self.reached(wait.group, rank) < wait.entry.number for rank in self.members[wait.group] & self.stale)
+
     def _stale(self) -> RankSet:
         """Ranks whose dump is older than what others saw completed: what they had not done then says nothing.
 
