@@ -203,11 +203,14 @@ class Case:
                 self.looks[rank] = one._replace(stands=0.0, moved=True, moves=max(1, one.moves))
 
     def _others(self, call: Wait) -> RankSet:
-        """Those that a call waits for. Where a recorder could not be read, the stack says whether it came."""
+        """Those that a call waits for. Where a recorder could not be read, the stack says whether it came; but one that
+        is stopped does not get on in it either."""
         unknown = RankSet(
             rank
             for rank in call.unknown & self.world
-            if rank not in self.looks or self.looks[rank].activity.word != "collective"
+            if rank not in self.looks
+            or self.looks[rank].activity.word != "collective"
+            or self.looks[rank].state in "TtZX"
         )
         return (call.absent or unknown or call.elsewhere) & self.world
 
