@@ -104,7 +104,7 @@ def test_two_groups_entered_in_opposite_order(tmp_path: Path) -> None:
     found = told(tmp_path, {0: [pending("a")], 1: [pending("b")]}, groups)
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.culprits) == ("collective-order-deadlock", "0-1")
-    assert found.verdict.confidence == "certain"
+    assert found.verdict.confidence == "likely"  # one may also have left a call out
     assert "#1 of a" in found.verdict.summary and "#1 of b" in found.verdict.summary
 
 

@@ -63,6 +63,7 @@ class Case:
         self.ledger = Ledger(snapshot)
         self.calls = self._calls()
         self._came_out()
+        self._called_since()
         self.nodes = self._apart(_without_gpu_waits(self._nodes()))
 
     @property
@@ -185,8 +186,12 @@ class Case:
             read = self.ledger.recorders[rank].time
             if one.stands + _READ_SKEW < self.snapshot.time - read:
                 continue
-            mine = _of_stack(self.ledger, waits, one)
-            found[rank] = mine or next((wait for wait in waits if wait.others), waits[0])
+            tid = one.thread.tid if one.thread is not None else 0
+            its = [wait for wait in waits if wait.entry.thread in (0, tid)]
+            if not its:
+                continue  # other threads of the rank have calls under way; this one has come out meanwhile
+            mine = _of_stack(self.ledger, its, one)
+            found[rank] = mine or next((wait for wait in its if wait.others), its[0])
             if mine is not None and mine.entry.created:
                 # It has stood there since it called: what woke it meanwhile may have been us, and if it was at the same
                 # line before, that was another round.
@@ -195,12 +200,24 @@ class Case:
 
     def _came_out(self) -> None:
         """A rank whose stack was in a recorded call, and whose recorder has none pending a moment later, moves."""
-        for rank in self.ledger.known - RankSet(self.ledger.waits) - self.ledger.stale:
+        for rank in self.ledger.known - RankSet(self.calls) - self.ledger.stale:
             one = self.looks.get(rank)
             if one is None or one.activity.word != "collective" or one.activity.op in _NOT_RECORDED:
                 continue
             if self.ledger.recorders[rank].time >= self.snapshot.time and self.ledger.recorders[rank].tracks:
                 self.looks[rank] = one._replace(stands=0.0, moved=True, moves=max(1, one.moves))
+
+    def _called_since(self) -> None:
+        """A rank that has made a call while it was watched has moved, whatever its stack looks like at each look."""
+        for rank, recorder in self.ledger.recorders.items():
+            one = self.looks.get(rank)
+            if one is None or one.thread is None or not one.process.samples:
+                continue
+            tids = (one.process.pid, one.thread.tid)
+            made = max((t.last.created for t in recorder.tracks if t.last and t.last.thread in tids), default=0.0)
+            if made > one.process.samples[0].time:
+                stands = min(one.stands, max(0.0, self.snapshot.time - made))
+                self.looks[rank] = one._replace(stands=stands, moved=True)
 
     def _others(self, call: Wait) -> RankSet:
         """Those that a call waits for. Where a recorder could not be read, the stack says whether it came; but one that
@@ -260,13 +277,7 @@ class Case:
 
 def _of_stack(ledger: Ledger, waits: list[Wait], one: Look) -> Wait | None:
     """Which of a rank's pending calls its thread stands in: its own newest of that name."""
-    mine = [
-        wait
-        for wait in waits
-        if one.thread is not None
-        and wait.entry.thread in (0, one.thread.tid)
-        and ledger.name(wait.entry.operation) == one.activity.op
-    ]
+    mine = [wait for wait in waits if one.thread is not None and ledger.name(wait.entry.operation) == one.activity.op]
     return max(mine, key=lambda wait: wait.entry.record, default=None)
 
 

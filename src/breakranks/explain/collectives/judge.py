@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breakranks.explain import words
 from breakranks.explain.collectives import say
-from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, causes, sides_of
+from breakranks.explain.collectives.causes import MISMATCH, MISSING, ORDER, STALLED, Cause, causes
 from breakranks.explain.collectives.ledger import Ledger
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Class, Diagnosis, Finding
 from breakranks.rankset import RankSet, ranks_text
@@ -81,8 +81,8 @@ def _confidence(ledger: Ledger, cause: Cause) -> tuple[str, str]:
         return LIKELY, "there is no dump of it: it may have died, or only its dump is missing"
     if cause.ring and not any(wait.others for _, wait in cause.ring):
         return GUESS, "nobody else is known to be in their groups: the dumps do not name members"
-    if cause.ring and sides_of(cause) - cause.culprits:
-        return LIKELY, "that they wait for each other is certain; which side is wrong the code decides"
+    if cause.kind == ORDER and not any(wait.is_order for _, wait in cause.ring):
+        return LIKELY, "that they wait for each other is certain; what should have come first the code decides"
     if cause.ring and any(wait.is_order for _, wait in cause.ring):
         return LIKELY, "each has called both, in another order; on streams of their own they could still complete"
     partly = any(ledger.group(wait.group).source == "seen" for step in cause.steps for wait in step.waits)

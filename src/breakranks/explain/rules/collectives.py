@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakranks.explain import words
 from breakranks.explain.case import Case, Node
 from breakranks.explain.collectives import say
-from breakranks.explain.collectives.causes import MISMATCH, MISSING, STALLED, Cause, causes, sides_of
+from breakranks.explain.collectives.causes import MISMATCH, MISSING, P2P, STALLED, Cause, causes
 from breakranks.explain.meanings import DTENSOR, FSDP
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.rules.proposal import Proposal, victims_evidence, waiting_place
@@ -34,10 +34,9 @@ def _proposal(case: Case, cause: Cause) -> Proposal:
     lone = _lone_gather(case, cause)
     culprits = lone or cause.culprits
     victims = ((cause.victims | cause.culprits) - culprits) & case.seen
-    # That they do not agree, or wait in a ring, is certain. Not so which side is wrong, or whether streams of their own
-    # let calls overtake each other.
-    unsure = cause.kind == MISMATCH or lone is not None or any(wait.is_order for _, wait in cause.ring)
-    unsure = unsure or bool(sides_of(cause) - culprits)
+    # That they do not agree, or wait in a ring, is certain. Not so which side is wrong, whether an order or a call that
+    # was left out is the reason, or whether streams of their own let calls overtake each other.
+    unsure = cause.kind != P2P or any(wait.is_order for _, wait in cause.ring)
     where = case.look_of(culprits & case.seen).where
     trait = say.trait(case.ledger, culprits)
     finding = Finding(

@@ -26,6 +26,8 @@ from breakranks.rankset import RankSet, ranks_text
 def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
     """Ranks that should be here and are not, while others wait."""
     needs = 1.0
+    # Whoever waits for a key of the store waits for whoever is to write it, and that may be another one.
+    only_store = all(node.reason == "store" for node in waiting)
     if not waiting:
         # No framework that we know: do all that are left stand in one place, using no CPU?
         waiting = [node for node in case.nodes if node.reason == "sleep" and not node.look.moved]
@@ -55,7 +57,7 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             kind,
             str(ranks),
             str(victims),
-            CERTAIN if missing.reason == "exited" else LIKELY,
+            CERTAIN if missing.reason == "exited" and not only_store else LIKELY,
             f"{text}; {wait_for(case, ranks, victims)} in {waiting_place(waiting, ranks)}",
             None,
             (*((missing.detail,) if missing.detail else ()), *victims_evidence(case, waiting)),
@@ -72,7 +74,8 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             else "WORLD_SIZE counts it",
             victims_where=waiting_place(waiting),
         )
-        found.append(Proposal(finding, max(needs, PATIENCE if missing.reason == "absent" else 0), ranks, victims))
+        wait = PATIENCE if missing.reason == "absent" or only_store else 0.0
+        found.append(Proposal(finding, max(needs, wait), ranks, victims))
     return found
 
 
