@@ -178,6 +178,24 @@ COLLECTIVES = (
         culprits=("2", "0-3"),
         mentions=("all_to_all", "all_reduce"),
     ),
+    # --- seen in nobody's record, but in the arguments of the calls ---
+    Case(
+        name="root_differs",
+        ranks=4,
+        stands={"0-3": "main"},
+        kinds=("collective-mismatch", "collective-stalled"),
+        mentions=("gather",),
+    ),
+    # Rank 1 left a call out, and waits for those who wait for it there.
+    Case(
+        name="checkpoint_thread_died",
+        ranks=4,
+        stands={"0,2-3": "join", "1": "all_reduce"},
+        kinds=("collective-order-deadlock",),
+        culprits=("1",),
+        victims=("0,2-3",),
+        mentions=("barrier #1 of checkpoint", "all_reduce #2"),
+    ),
     # --- a rank is gone ---
     Case(
         name="dead_before",
@@ -192,4 +210,6 @@ COLLECTIVES = (
     Case(name="healthy_mesh", ranks=4, busy="0-3"),
     Case(name="healthy_async", busy="0-2"),
     Case(name="healthy_p2p", busy="0-2"),
+    Case(name="healthy_checkpoint_thread", ranks=4, busy="0-3"),
+    Case(name="healthy_overlap", ranks=4, busy="0-3"),
 )
