@@ -130,7 +130,7 @@ class Session:
 
         pids = [one.pid for one in self._ranks if states[one.pid].state not in (*state.STILL, "Z", "X")]
         held = {pid: name for pid in pids if (name := self._gil_holder(pid))}
-        self._recorders |= ask(pids, held)
+        self._recorders |= ask(pids, held, self._dog)
 
     def _gil_holder(self, pid: int) -> str:
         """The thread that has kept the GIL in every look, and is blocked: no Python can run there."""

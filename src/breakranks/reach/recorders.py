@@ -12,6 +12,10 @@ from breakranks.snapshot.joining import Joiner, rebuild
 from breakranks.snapshot.model import Problem, StackTable
 from breakranks.snapshot.recorder import Group, Operation, Recorder
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.observe.watchdog import Watchdog
+
 DEADLINE = 3.0
 _LIBRARY = b"libtorch_python"
 
@@ -25,26 +29,19 @@ def has_torch(pid: int) -> bool:
         return False
 
 
-def ask(pids: Iterable[int], gil_held: Mapping[int, str]) -> dict[int, Dump | Problem]:
+def ask(pids: Iterable[int], gil_held: Mapping[int, str], dog: Watchdog | None = None) -> dict[int, Dump | Problem]:
     """Each process's recorder, or why it cannot be had. A process without torch is left out.
 
     ``gil_held`` names the thread that keeps the GIL in C, for those where one does: they are not asked.
     """
+    with_torch = [pid for pid in pids if has_torch(pid)]
+    if not with_torch:
+        return {}
     from breakranks.inside.door import ask_many
     from breakranks.inside.errors import InsideError
 
     found: dict[int, Dump | Problem] = {}
-    free = []
-    for pid in pids:
-        if not has_torch(pid):
-            continue
-        if pid in gil_held:
-            found[pid] = Problem(
-                f"the recorder of process {pid} cannot be read: {gil_held[pid]} holds its GIL in C code"
-            )
-        else:
-            free.append(pid)
-    for pid, answer in ask_many(free, "flight", deadline=DEADLINE).items() if free else ():
+    for pid, answer in ask_many(with_torch, "flight", deadline=DEADLINE, gil_held=gil_held, dog=dog).items():
         if isinstance(answer, InsideError):
             found[pid] = Problem(f"the recorder of process {pid} cannot be read: {answer.message}", answer.help)
             continue
