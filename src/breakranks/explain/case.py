@@ -186,8 +186,8 @@ class Case:
             read = self.ledger.recorders[rank].time
             if one.stands + _READ_SKEW < self.snapshot.time - read:
                 continue
-            tid = one.thread.tid if one.thread is not None else 0
-            its = [wait for wait in waits if wait.entry.thread in (0, tid)]
+            tid = self._tid(rank, one)
+            its = [wait for wait in waits if not tid or wait.entry.thread in (0, tid)]
             if not its:
                 continue  # other threads of the rank have calls under way; this one has come out meanwhile
             mine = _of_stack(self.ledger, its, one)
@@ -197,6 +197,16 @@ class Case:
                 # line before, that was another round.
                 self.looks[rank] = one._replace(stands=max(0.0, self.snapshot.time - mine.entry.created))
         return found
+
+    def _tid(self, rank: int, one: Look) -> int:
+        """The id of the thread that a look is about, in this rank: ranks that do the same share one look."""
+        if one.thread is None:
+            return 0
+        process = self.ranks[rank].process
+        if one.thread.tid == one.process.pid:
+            return process.pid
+        threads = process.samples[-1].threads if process.samples else ()
+        return next((thread.tid for thread in threads if thread.name == one.thread.name), 0)
 
     def _came_out(self) -> None:
         """A rank whose stack was in a recorded call, and whose recorder has none pending a moment later, moves."""
@@ -213,7 +223,7 @@ class Case:
             one = self.looks.get(rank)
             if one is None or one.thread is None or not one.process.samples:
                 continue
-            tids = (one.process.pid, one.thread.tid)
+            tids = (self.ranks[rank].process.pid, self._tid(rank, one) or -1)
             made = max((t.last.created for t in recorder.tracks if t.last and t.last.thread in tids), default=0.0)
             if made > one.process.samples[0].time:
                 stands = min(one.stands, max(0.0, self.snapshot.time - made))

@@ -156,7 +156,7 @@ def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset
     seen = [(sample, t) for sample in process.samples for t in sample.threads if t.tid == thread.tid]
     return Look(
         process, activity, thread, via, threads, stands, moved, still, busy, moves, others,
-        _mostly(_woken(seen)), _sleeps_again(seen), len({tuple(t.hints.items()) for _, t in seen}) > 1,
+        _mostly(_woken(seen)), _sleeps_again(seen), _counts(seen),
     )  # fmt: skip
 
 
@@ -250,6 +250,16 @@ def _sleeps_again(seen: list[tuple[Sample, Thread]]) -> bool:
     """Whether the moment at which a sleep ends was put off between two looks: it is another sleep."""
     ends = [sample.time + t.call.left for sample, t in seen if t.call is not None and t.call.left is not None]
     return any(later - before > _ANOTHER_SLEEP for before, later in pairwise(ends))
+
+
+def _counts(seen: list[tuple[Sample, Thread]]) -> bool:
+    """Whether the plain values of a function changed while it was on the stack."""
+    marks: dict[str, set[str]] = {}
+    for _, thread in seen:
+        for name, mark in thread.hints.items():
+            if name.endswith(PROGRESS):
+                marks.setdefault(name, set()).add(mark)
+    return any(len(values) > 1 for values in marks.values())
 
 
 def _mostly(woken: list[bool]) -> bool:

@@ -35,6 +35,7 @@ _WEAR_OFF = 5
 # Nanoseconds. Being stopped and let go again costs a thread 25 to 65 µs; one step of the smallest job 200.
 _GLANCE = 150_000
 _OUR_LOOK = 250_000
+_OUR_VISIT = 3_000_000  # with code of ours inside
 _NO_STACK = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -73,6 +74,7 @@ class Session:
         self._clean = True
         self._dog: Watchdog | None = None
         self._recorders: dict[int, Dump | Problem] = {}
+        self._our_share = _OUR_LOOK
 
     def __enter__(self) -> Session:
         self._dog = self._head_start.dog if self._head_start else Watchdog()
@@ -120,6 +122,7 @@ class Session:
         for pid in pids:
             self._seen.setdefault(pid, []).append(Seen(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid]))
         self._times.append(now)
+        self._our_share = _OUR_VISIT if recorders else _OUR_LOOK
         if recorders:
             self._read_recorders(states)
         if self._details:
@@ -176,7 +179,7 @@ class Session:
         return at - since, tuple(
             thread.tid
             for thread in now.threads
-            if thread.ran - ran.get(thread.tid, 0) > _GLANCE or thread.ran - start.get(thread.tid, 0) > _OUR_LOOK
+            if thread.ran - ran.get(thread.tid, 0) > _GLANCE or thread.ran - start.get(thread.tid, 0) > self._our_share
         )
 
     def _helpers(self) -> Iterator[tuple[Entry, bool]]:
