@@ -188,6 +188,8 @@ def _because(one: Look) -> str:
         return "its stack could not be read"
     if one.activity.word == "gpu-wait":
         return "a kernel or a collective on its GPU does not end; which one cannot be seen from outside"
+    if one.activity.word == "sleep" and one.left is not None and one.left > LONG_SLEEP:
+        return "its own sleep says for how long"
     if one.moved or one.busy >= BUSY:
         return "it may still come: it moves"
     return "it stands, and the others wait"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import marshal
 import re
 from collections.abc import Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -71,9 +72,9 @@ class _Columns(NamedTuple):
 
 
 _UNKNOWN = Config("", RankSet())
-_FAST = itemgetter(
-    "record_id", "collective_seq_id", "profiling_name", "state", "retired", "is_p2p", "time_created_ns",
-    "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "process_group",
+_FIELDS = (
+    "record_id", "process_group", "collective_seq_id", "profiling_name", "state", "retired", "is_p2p",
+    "time_created_ns", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes",
 )  # fmt: skip
 
 
@@ -99,22 +100,22 @@ def make(top: dict[str, Any], groups: dict[str, Config] | None = None, threads: 
 
 
 def _columns(entries: list[dict[str, Any]]) -> _Columns:
+    """Column by column, so that the loops are C's; what does not fit is left to ``_slow_columns``."""
     try:
-        rows = list(map(_FAST, entries))
-        if rows:
-            columns = list(zip(*rows, strict=True))
-            pairs = columns[11] if type(columns[11][0]) is tuple else tuple(map(tuple, columns[11]))
-            kinds = [set(map(type, columns[index])) for index in (0, 1, 2, 3, 6)]
-            if (
-                kinds == [{int}, {int}, {str}, {str}, {int}]
-                and all(len(pair) == 2 and {type(one) for one in pair} == {str} for pair in set(pairs))
-                and max(map(len, columns[7])) < _MOST_TENSORS
-            ):
-                # Version 2: later ones write the same value differently when it is shared.
-                keys = [marshal.dumps((row[2], *row[7:11]), 2) for row in rows]
-                retired, p2p, created = columns[4:7]
-                numbers, names, states = columns[1:4]
-                return _Columns(columns[0], pairs, numbers, names, states, retired, p2p, created, keys)
+        records, pairs, numbers, names, states, retired, p2p, created, *sizes = (
+            list(map(itemgetter(field), entries)) for field in _FIELDS
+        )
+        if entries and type(pairs[0]) is list:
+            pairs = list(map(tuple, pairs))
+        kinds = [set(map(type, column)) for column in (records, numbers, names, states, created)]
+        if (
+            kinds == [{int}, {int}, {str}, {str}, {int}]
+            and all(len(pair) == 2 and {type(one) for one in pair} == {str} for pair in set(pairs))
+            and max(map(len, sizes[0])) < _MOST_TENSORS
+        ):
+            # Version 2: later ones write the same value differently when it is shared.
+            keys = list(map(marshal.dumps, zip(names, *sizes, strict=True), repeat(2)))
+            return _Columns(records, pairs, numbers, names, states, retired, p2p, created, keys)
     except (KeyError, TypeError, ValueError, IndexError):
         pass
     return _slow_columns(entries)
@@ -206,17 +207,20 @@ class _Maker:
         by_group: dict[int, list[int]] = {}
         transfers: list[Transfer] = []
         done = self._done()
-        if columns.groups and all(pair == ("", "") for pair in columns.groups):
+        if set(columns.groups) == {("", "")}:
             raise DumpError(
                 "has groups without names, as torch records them under TORCH_DISTRIBUTED_DEBUG=DETAIL",
                 "Set it to INFO or OFF: with DETAIL torch checks collectives itself, and what it finds is in the log.",
             )
-        for pair in dict.fromkeys(columns.groups):
+        members: dict[tuple[str, str], list[int]] = {pair: [] for pair in columns.groups}
+        for index, pair in enumerate(columns.groups):
+            members[pair].append(index)
+        has_transfers = any(columns.p2p)
+        for pair, indexes in members.items():
             if not pair[0]:
                 continue
-            indexes = [index for index, other in enumerate(columns.groups) if other is pair or other == pair]
             row = self._group(pair, columns.names[indexes[0]])
-            if any(columns.p2p):
+            if has_transfers:
                 for index in indexes:
                     if columns.p2p[index] and not done[index] and len(transfers) < _MOST_PENDING:
                         transfers += self._transfer(row, index)
@@ -255,7 +259,9 @@ class _Maker:
             start, rows = self._uneven(numbers, rows, indexes)
             first, indexes = numbers[start], indexes[start:]
         open_calls = [index for index in indexes if not done[index]]
-        completed = max((self._columns.numbers[index] for index in indexes if done[index]), default=first - 1)
+        # Numbers only grow, so the last that is done has the highest.
+        last_done = next((index for index in reversed(indexes) if done[index]), None)
+        completed = first - 1 if last_done is None else self._columns.numbers[last_done]
         return Track(
             group,
             first,

@@ -1,0 +1,148 @@
+"""Stacks and flight recorders of live ranks, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from breakranks.explain import explain
+from breakranks.explain.model import Diagnosis
+from breakranks.observe.recorder.dump import Config, make
+from breakranks.rankset import RankSet
+from breakranks.reach.recorders import join
+from breakranks.snapshot.model import Call as SnapshotCall
+from breakranks.snapshot.model import Snapshot, StackTable
+
+from .jobs import C10D, LONG_SLEEP, World, lib, own
+from .recordings import SECOND, Call, dump, pending
+
+FSDP = "/venv/lib/python3.11/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+NOW = 1001.0  # when the World's last sample was taken
+
+
+def recorded(
+    world: World, calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequence[int]], *, ago: float = 30.0
+) -> Snapshot:
+    """The world's snapshot, with recorders whose last call was made ``ago`` seconds before the last sample."""
+    snapshot = world.snapshot()
+    config = {str(at): Config(name, RankSet(ranks)) for at, (name, ranks) in enumerate(groups.items())}
+    dumps = {}
+    for rank, its in calls.items():
+        start = int((NOW - ago) * SECOND) - max(0, len(its) - 1) * SECOND
+        pid = snapshot.ranks[rank].process.samples[-1].threads[0].tid
+        top = dump(its, groups, backend="gloo", start=start)
+        made = make(top, config, {140000000000000: pid})
+        dumps[rank] = made._replace(recorder=replace(made.recorder, time=NOW + 0.1))
+    stacks = StackTable()
+    for row in snapshot.stacks:
+        stacks.add(tuple(snapshot.frames[i] for i in row))
+    recorders, rows, operations = join(dumps, stacks, RankSet(range(len(snapshot.ranks))))
+    return replace(
+        snapshot,
+        ranks=tuple(replace(rank, recorder=recorders.get(rank.rank)) for rank in snapshot.ranks),
+        groups=rows,
+        operations=operations,
+        frames=tuple(stacks.frames),
+        stacks=tuple(stacks.stacks),
+    )
+
+
+def told(
+    world: World, calls: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequence[int]], ago: float = 30.0
+) -> Diagnosis:
+    return explain(recorded(world, calls, groups, ago=ago))
+
+
+def four(asleep: int, left: float = 3600.0) -> World:
+    world = World()
+    for rank in range(4):
+        if rank == asleep:
+            world.add(world.thread(own("load_batch", 88), call=SnapshotCall("clock_nanosleep", left=left)))
+        else:
+            world.add(world.in_all_reduce())
+    return world
+
+
+def test_the_call_is_named_by_its_number_and_group() -> None:
+    calls = {r: [Call("mesh_tp")] * 5 + ([pending("mesh_tp")] if r != 2 else []) for r in range(4)}
+    found = told(four(2), calls, {"mesh_tp": range(4)}).verdict
+    assert found is not None
+    assert (found.kind, found.culprits, found.victims) == ("missing-from-collective", "2", "0-1,3")
+    assert "has not entered all_reduce #6 of mesh_tp" in found.summary
+    assert "load_batch" in found.summary
+
+
+def test_a_rank_that_nobody_waits_for_is_not_blamed() -> None:
+    # Rank 3 sleeps too, but is in no group that anybody waits in.
+    world = World()
+    world.add(world.in_all_reduce())
+    world.add(world.thread(own("load_batch", 88), call=LONG_SLEEP))
+    world.add(world.in_all_reduce())
+    world.add(world.thread(own("serve_metrics", 12), call=LONG_SLEEP))
+    calls = {0: [pending("workers")], 1: [], 2: [pending("workers")], 3: []}
+    found = told(world, calls, {"workers": (0, 1, 2), "all": range(4)}).verdict
+    assert found is not None
+    assert (found.culprits, found.victims) == ("1", "0,2")
+
+
+def test_victims_through_other_groups_are_counted() -> None:
+    groups = {"tp": (0, 1), "tq": (2, 3), "dp": (0, 2), "dq": (1, 3)}
+    calls = {0: [pending("tp")], 1: [], 2: [pending("dp")], 3: [pending("tq")]}
+    found = told(four(1), calls, groups).verdict
+    assert found is not None
+    assert (found.culprits, found.victims) == ("1", "0,2-3")
+    assert "2 of them through 2 other groups" in found.summary
+    assert "#1 of tp" in found.summary
+
+
+def test_same_line_everywhere_and_different_sizes() -> None:
+    world = World()
+    for _ in range(4):
+        world.add(world.in_all_reduce())
+    calls = {r: [pending("w", size=(5,) if r == 3 else (4,))] for r in range(4)}
+    found = told(world, calls, {"w": range(4)}).verdict
+    assert found is not None
+    assert (found.kind, found.culprits, found.confidence) == ("collective-mismatch", "3", "likely")
+    assert "[5]" in found.summary and "[4]" in found.summary
+
+
+def test_calls_made_while_we_watched_are_moves() -> None:
+    # Both looks find the ranks at the same lines, and yet each has just called something.
+    calls = {r: [Call("w")] * 5 + ([pending("w")] if r != 2 else []) for r in range(4)}
+    assert told(four(2, left=0.2), calls, {"w": range(4)}, ago=0.3).verdict is None
+    assert told(four(2, left=3600), calls, {"w": range(4)}, ago=0.3).verdict is not None  # it sleeps for an hour
+
+
+def test_a_rank_whose_call_has_completed_meanwhile_moves() -> None:
+    world = World()
+    for _ in range(2):
+        world.add(world.in_all_reduce())
+    calls = {0: [pending("w")], 1: [Call("w")]}
+    assert told(world, calls, {"w": range(2)}, ago=0.2).verdict is None
+
+
+def test_a_lone_forward_of_an_fsdp_model_is_named_so() -> None:
+    world = World()
+    forward = (own("validate", 50), lib("pre_forward", FSDP), lib("unshard", FSDP), lib("all_gather", C10D))
+    world.add(world.thread(*forward))
+    for _ in range(3):
+        world.add(world.in_barrier())
+    calls = {0: [pending("w", "all_gather")], **{r: [pending("w", "barrier")] for r in (1, 2, 3)}}
+    found = told(world, calls, {"w": range(4)}).verdict
+    assert found is not None
+    assert (found.kind, found.culprits) == ("collective-mismatch", "0")
+    assert "alone runs an FSDP model, in validate" in found.summary
+    assert "all_gather of its parameters" in found.summary and "barrier" in found.summary
+
+
+def test_roots_that_differ_are_read_from_the_arguments() -> None:
+    world = World()
+    for rank in range(3):
+        hints = {"broadcast.src": "2" if rank == 2 else "0"}
+        world.add(world.thread(own("share", 7), lib("broadcast"), hints=hints))
+    calls = {r: [pending("w", "broadcast")] for r in range(3)}
+    found = told(world, calls, {"w": range(3)}).verdict
+    assert found is not None
+    assert (found.kind, found.culprits) == ("collective-mismatch", "2")
+    assert "rank 2 with root 2" in found.summary
