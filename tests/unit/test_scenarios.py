@@ -46,3 +46,21 @@ def test_the_dumps_name_who_is_to_blame(tmp_path: Path, scenario: str, layout: s
     if scenario == "two_roots":  # two causes are two findings
         culprits = {r for one in diagnosis.findings if not one.informational for r in RankSet.parse(one.culprits)}
     assert truth.names(culprits), verdict.summary
+
+
+@pytest.mark.parametrize("version", ["2.10", "2.7", "2.4", "2.2", "1.4"])
+@pytest.mark.parametrize("scenario", ["missing", "op", "cascade"])
+def test_dumps_of_older_versions(tmp_path: Path, scenario: str, version: str) -> None:
+    truth = fr_generator.generate(
+        tmp_path / "dumps", scenario=scenario, ranks=16, entries=60, seed=3, version=version, culprit=5
+    )
+    verdict = explain(load(str(tmp_path / "dumps"))).verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.culprits) == (truth.kind, "5")
+
+
+def test_a_version_that_names_no_groups_says_so(tmp_path: Path) -> None:
+    fr_generator.generate(tmp_path / "dumps", scenario="cascade", ranks=16, entries=60, seed=3, version="1.1")
+    snapshot = load(str(tmp_path / "dumps"))
+    assert {group.name for group in snapshot.groups} == {"0"}
+    assert "version 1.1" in snapshot.problems[0].what

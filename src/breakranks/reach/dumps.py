@@ -11,9 +11,9 @@ from breakranks import __version__
 from breakranks.errors import UsageError
 from breakranks.observe.recorder import folder as dumps
 from breakranks.observe.recorder.folder import Left, Read
-from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, ranks_text
 from breakranks.snapshot.joining import Joiner, rebuild
-from breakranks.snapshot.model import FORMAT_VERSION, Job, Missing, Process, Rank, Snapshot, StackTable
+from breakranks.snapshot.model import FORMAT_VERSION, Job, Missing, Problem, Process, Rank, Snapshot, StackTable
 
 _MANY = 8
 # Seconds. Clocks of hosts differ, and a rank may wait for long before the others come.
@@ -58,9 +58,24 @@ def _snapshot(path: str, kept: dict[int, Read], left: list[Left]) -> Snapshot:
         frames=tuple(stacks.frames),
         stacks=tuple(stacks.stacks),
         missing=(Missing(str(missing), "no-dump", f"no dump of it in {path}"),) if missing else (),
-        problems=tuple(one.problem() for one in left),
+        problems=(*_nameless(kept), *(one.problem() for one in left)),
         groups=groups,
         operations=tuple(joiner.table.operations),
+    )
+
+
+def _nameless(kept: dict[int, Read]) -> tuple[Problem, ...]:
+    """Calls of groups that old dumps do not name: they cannot be compared, and saying nothing would be a lie."""
+    ranks = RankSet(rank for rank, one in kept.items() if "nameless" in one.recorder.notes)
+    if not ranks:
+        return ()
+    versions = sorted({kept[rank].recorder.version for rank in ranks})
+    return (
+        Problem(
+            f"dumps of version {', '.join(versions)} do not say who is in a group: of {ranks_text(ranks)} only the "
+            "calls of the world's group were read",
+            "A newer torch records it.",
+        ),
     )
 
 

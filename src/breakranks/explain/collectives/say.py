@@ -18,6 +18,8 @@ def group_name(ledger: Ledger, row: int, which: bool = True) -> str:
     name = group.description if group.description not in ("", "undefined") else f"group {group.name}"
     if name == "default_pg":
         return "the world group"
+    if group.name.startswith("ranks "):
+        return f"the group of {group.name}"  # a dump that names no groups
     alike = sum(1 for other in ledger.snapshot.groups if other.description == group.description)
     members = short_text(ledger.members[row])
     return f"{name} ({members})" if which and members and (alike > 1 or name.startswith("group ")) else name

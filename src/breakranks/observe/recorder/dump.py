@@ -71,6 +71,7 @@ class _Columns(NamedTuple):
     keys: Sequence[bytes]
 
 
+_LOCAL = "ranks "
 _UNKNOWN = Config("", RankSet())
 _FIELDS = (
     "record_id", "process_group", "collective_seq_id", "profiling_name", "state", "retired", "is_p2p",
@@ -129,7 +130,9 @@ def _slow_columns(entries: list[dict[str, Any]]) -> _Columns:
         if isinstance(pair, (tuple, list)) and pair:
             group = (str(pair[0])[:200], str(pair[1])[:200] if len(pair) > 1 else "")
         else:
-            group = (str(entry.get("pg_name", entry.get("pg_id", "0")))[:200], "")
+            # Version 1: a count of the groups of this process. Only 0, the world's, is the same on all ranks.
+            local = str(entry.get("pg_id", 0))[:200]
+            group = ("0", "default_pg") if local == "0" else (_LOCAL + local, "")
         name = str(entry.get("profiling_name", "unknown"))[:200]
         number = entry.get("collective_seq_id", entry.get("seq_id", entry.get("op_id", 0)))
         sizes = (str(entry.get(field, []))[:_MOST_SIZES] for field in ("input_sizes", "output_sizes"))
@@ -165,6 +168,8 @@ def configs_of(value: object) -> dict[str, Config]:
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     keys = list(value) if isinstance(value, dict) else None
     for index, one in enumerate(items):
+        if isinstance(one, list) and keys is not None:  # version 1: the members alone
+            one = {"name": str(keys[index]), "ranks": one}
         if not isinstance(one, dict):
             continue
         name = str(one.get("name") or (keys[index] if keys is not None else ""))
@@ -216,10 +221,13 @@ class _Maker:
         for index, pair in enumerate(columns.groups):
             members[pair].append(index)
         has_transfers = any(columns.p2p)
+        nameless = 0
         for pair, indexes in members.items():
-            if not pair[0]:
+            named = self._named(pair)
+            if not named[0]:
+                nameless += len(indexes)
                 continue
-            row = self._group(pair, columns.names[indexes[0]])
+            row = self._group(named, columns.names[indexes[0]])
             if has_transfers:
                 for index in indexes:
                     if columns.p2p[index] and not done[index] and len(transfers) < _MOST_PENDING:
@@ -235,6 +243,7 @@ class _Maker:
             tuple(transfers),
             wrapped=bool(columns.records) and min(columns.records) > 0,
             newest=max(columns.created, default=0) * _NS,
+            notes={"nameless": str(nameless)} if nameless else {},
         )
         return Dump(recorder, self._table, self._stacks)
 
@@ -243,6 +252,17 @@ class _Maker:
         if self._by_retired:
             return columns.retired
         return [state == COMPLETED for state in columns.states]
+
+    def _named(self, pair: tuple[str, str]) -> tuple[str, str]:
+        """A name that is the same on all members. In version 1 that is who they are, if the dump says it at all."""
+        if not pair[0].startswith(_LOCAL):
+            return pair
+        config = self._configs.get(pair[0].removeprefix(_LOCAL))
+        if config is None:
+            return ("", "")
+        name = f"{_LOCAL}{config.ranks}"
+        self._configs[name] = config
+        return (name, "")
 
     def _group(self, pair: tuple[str, str], name: str) -> int:
         config = self._configs.get(pair[0], _UNKNOWN)
