@@ -162,7 +162,8 @@ def test_whoever_waits_does_not_notice() -> None:
         for what, process in processes.items():
             said, _ = process.communicate(timeout=DEADLINE)
             assert process.returncode == 0, what
-            assert 1.19 < float(said) < 1.5, what
+            # A call that was made again from its beginning would end after 2.1 s.
+            assert 1.19 < float(said) < 2.0, what
             assert answers[what] >= 2, (what, answers)
 
 
@@ -304,8 +305,14 @@ def test_vector_and_x87_registers_stay_exact(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(door.target, "read", spoilt)
     with python(USES_VECTORS, str(tmp_path / "work.so")) as process:
+        visits = 0
         for _ in range(60):
-            echo(process.pid)
+            try:
+                echo(process.pid)
+                visits += 1
+            except door.Refused:  # dead words of the last visit are on its stack: it may be in there still
+                pass
+        assert visits
         assert int(result(process)) > 0
 
 
