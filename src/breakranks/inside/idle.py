@@ -53,6 +53,7 @@ _LOCKS = (
     "PyMutex_Unlock",
 )
 _INNERMOST = 1024
+_C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
 AT_WORK = "it is at work"
 # What a dead word on a stack can make us believe.
 _DOUBTFUL = ("it is in ", "it allocates", "its stack is too deep")
@@ -243,8 +244,10 @@ def unsafe_anywhere(held: Held, registers: Registers, target: Target) -> str:
         return "it runs code that belongs to no file"  # the vdso, a compiler's code, somebody else's stub
     if held.in_restartable_sequence():
         return "it is in a restartable sequence"
-    words = _words(held, registers.rsp, _INNERMOST)
-    # Its lock is held for a few instructions by these; what they call is never deeper than this.
+    # Its lock is held for a few instructions by these, and meanwhile they call only Python's locks and the C library's.
+    # So a thread that runs any other code does not hold it, whatever dead words lie on its stack.
+    inside = target.python.holds(registers.rip) or at.name.startswith(_C_LIBRARY)
+    words = _words(held, registers.rsp, _INNERMOST) if inside else frozenset()
     ranges = _ranges(target.python, _PENDING + _LOCKS)
     for word in {registers.rip, *words}:
         name = _within(word, ranges)
