@@ -158,7 +158,8 @@ def test_whoever_waits_does_not_notice() -> None:
         end = time.monotonic() + 0.9
         while time.monotonic() < end:
             for pid, answer in door.ask_many(pids, "echo", deadline=5).items():
-                assert isinstance(answer, (bytes, door.Gone)), (pids[pid], answer)
+                # Refused: at that instant it was between two calls, and no thread of it waited.
+                assert isinstance(answer, (bytes, door.Gone, door.Refused)), (pids[pid], answer)
                 answers[pids[pid]] += isinstance(answer, bytes)
         for what, process in processes.items():
             said, _ = process.communicate(timeout=DEADLINE)
