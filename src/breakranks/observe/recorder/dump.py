@@ -36,6 +36,7 @@ KNOWN_MAJORS = ("1", "2")
 _PEER = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 _MOST_SIZES = 400  # characters of sizes that are kept: a coalesced call may list thousands of tensors
 _MOST_PENDING = 256
+_WITH_STACKS = 3  # pending calls of a group whose stacks are kept: what holds a rank up is the first
 _MOST_TENSORS = 64  # of one call whose sizes are kept whole
 _MOST_GAP = 100_000
 _NS = 1e-9
@@ -287,7 +288,7 @@ class _Maker:
             first,
             pack_rows(rows),
             completed,
-            tuple(self._entry(index) for index in open_calls[:_MOST_PENDING]),
+            tuple(self._entry(index, at < _WITH_STACKS) for at, index in enumerate(open_calls[:_MOST_PENDING])),
             self._entry(indexes[-1]),
             self._columns.created[indexes[0]] * _NS,
         )
@@ -325,7 +326,7 @@ class _Maker:
             )
         )
 
-    def _entry(self, index: int) -> Entry:
+    def _entry(self, index: int, with_stack: bool = True) -> Entry:
         columns = self._columns
         entry = self._entries[index]
         return Entry(
@@ -334,7 +335,7 @@ class _Maker:
             columns.records[index],
             columns.states[index] if columns.states[index] in (STARTED, COMPLETED) else SCHEDULED,
             columns.created[index] * _NS,
-            self._stacks.add(_frames(entry.get("frames"))),
+            self._stacks.add(_frames(entry.get("frames"))) if with_stack else 0,
             self._thread(_whole(entry.get("thread_id", 0), 0)),
         )
 
