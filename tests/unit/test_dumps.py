@@ -6,14 +6,16 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from breakranks.cli.main import main
-from breakranks.errors import UsageError
+from breakranks.errors import SnapshotError, UsageError
 from breakranks.explain import explain
 from breakranks.observe.recorder.dump import read
 from breakranks.observe.recorder.folder import rank_of
@@ -21,6 +23,7 @@ from breakranks.observe.recorder.safely import DumpError, decode
 from breakranks.rankset import RankSet
 from breakranks.reach.dumps import load
 from breakranks.snapshot.file import pack, unpack
+from breakranks.snapshot.recorder import Track
 
 from .recordings import START, Call, dump, pending, write
 
@@ -236,3 +239,27 @@ def test_dumps_of_real_jobs(name: str, tmp_path: Path) -> None:
         assert RankSet.parse(found.victims) == RankSet.parse(truth["victims"])
         if truth["kind"] == "missing-from-collective":
             assert f"{truth['op']} #{truth['seq']}" in found.summary
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t: replace(t, group=99),
+        lambda t: replace(t, history=t.history[:-1]),
+        lambda t: replace(t, history=t.history + b"\xff\xff\xff\x7f"),
+        lambda t: replace(t, completed=10**15),
+        lambda t: replace(t, last=replace(t.last, stack=999)),
+        lambda t: replace(t, last=replace(t.last, operation=-1)),
+        lambda t: replace(t, last=replace(t.last, created=float("nan"))),
+    ],
+)
+def test_a_file_whose_recorders_point_nowhere_is_refused(tmp_path: Path, spoil: Callable[[Track], Track]) -> None:
+    snapshot = load(str(write(tmp_path, MISSING, WORLD)))
+    first = snapshot.ranks[0]
+    assert first.recorder is not None
+    tracks = tuple(map(spoil, first.recorder.tracks))
+    bad = replace(
+        snapshot, ranks=(replace(first, recorder=replace(first.recorder, tracks=tracks)), *snapshot.ranks[1:])
+    )
+    with pytest.raises(SnapshotError, match="contradicts itself"):
+        unpack(pack(bad))

@@ -20,6 +20,7 @@ import msgspec
 from breakranks.errors import SnapshotError, UsageError
 from breakranks.rankset import MAX_RANK, RankSet
 from breakranks.snapshot.model import FORMAT_VERSION, Process, Snapshot
+from breakranks.snapshot.recorder import ROW, Track, Transfer, unpack_rows
 
 MAGIC = b"BREAKRANKS"
 MAX_SIZE = 1 << 30  # of the file, and of what it unpacks to
@@ -166,10 +167,48 @@ def fault(snapshot: Snapshot) -> str:
     for rank in snapshot.ranks:
         if not 0 <= rank.rank <= MAX_RANK:
             return f"rank {rank.rank}"
+    wrong = _recorders_fault(snapshot)
+    if wrong:
+        return wrong
     tops = [rank.process for rank in snapshot.ranks]
     if snapshot.launcher is not None:
         tops.append(snapshot.launcher)
     return _family_fault(tops, len(snapshot.stacks))
+
+
+def _recorders_fault(snapshot: Snapshot) -> str:
+    for group in snapshot.groups:
+        try:
+            RankSet.parse(group.ranks)
+        except (UsageError, ValueError):
+            return f"members {group.ranks[:40]!r} of a group"
+        if not math.isfinite(group.timeout):
+            return "a timeout that is not a number"
+    groups, operations, stacks = len(snapshot.groups), len(snapshot.operations), len(snapshot.stacks)
+    for rank in snapshot.ranks:
+        recorder = rank.recorder
+        if recorder is None:
+            continue
+        if not _finite((recorder.time, recorder.newest)):
+            return f"a time of rank {rank.rank}'s recorder that is not a number"
+        used: tuple[Track | Transfer, ...] = (*recorder.tracks, *recorder.transfers)
+        for one in used:
+            if not 0 <= one.group < groups:
+                return f"rank {rank.rank} is in a group that is not there"
+        entries = [transfer.entry for transfer in recorder.transfers]
+        for track in recorder.tracks:
+            entries += (*track.pending, *((track.last,) if track.last is not None else ()))
+            if len(track.history) % ROW or not math.isfinite(track.since):
+                return f"a history of rank {rank.rank} that is cut off"
+            if track.history and max(unpack_rows(track.history)) >= operations:
+                return f"rank {rank.rank} called something that is not there"
+            # It counts from one number to the other: no farther apart than what the history has.
+            if not track.first - 1 <= track.completed <= track.reached:
+                return f"rank {rank.rank} completed what it has not called"
+        for entry in entries:
+            if not (0 <= entry.operation < operations and 0 <= entry.stack < stacks and math.isfinite(entry.created)):
+                return f"a call of rank {rank.rank} that names what is not there"
+    return ""
 
 
 def _family_fault(tops: Iterable[Process], rows: int) -> str:

@@ -16,7 +16,7 @@ from breakranks.rankset import RankSet
 
 SCHEDULED, STARTED, COMPLETED = "scheduled", "started", "completed"
 NOT_RECORDED = 0  # the row of an operation that the ring has no record of
-_ROW = 4  # bytes of a row in a history, least significant first
+ROW = 4  # bytes of a row in a history, least significant first
 
 
 class Operation(Struct, frozen=True, array_like=True, gc=False):
@@ -77,12 +77,12 @@ class Track(Struct, frozen=True, array_like=True):
     @property
     def reached(self) -> int:
         """The number of the newest collective that this rank has entered."""
-        return self.first + len(self.history) // _ROW - 1
+        return self.first + len(self.history) // ROW - 1
 
     def row(self, number: int) -> int:
         """The operation at this number, or ``NOT_RECORDED``."""
-        start = (number - self.first) * _ROW
-        return int.from_bytes(self.history[start : start + _ROW], "little") if start >= 0 else NOT_RECORDED
+        start = (number - self.first) * ROW
+        return int.from_bytes(self.history[start : start + ROW], "little") if start >= 0 else NOT_RECORDED
 
 
 class Transfer(Struct, frozen=True, array_like=True, gc=False):
@@ -158,7 +158,7 @@ def unpack_rows(history: bytes) -> array[int]:
 
 def slice_of(track: Track, first: int, last: int) -> bytes:
     """The part of a history from number ``first`` to ``last``, both included, to be compared with others'."""
-    return track.history[max(0, first - track.first) * _ROW : max(0, last + 1 - track.first) * _ROW]
+    return track.history[max(0, first - track.first) * ROW : max(0, last + 1 - track.first) * ROW]
 
 
 def members_of(group: Group) -> RankSet:
