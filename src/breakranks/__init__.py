@@ -1,3 +1,38 @@
-"""breakranks: find the rank that broke ranks, say why, and let a person look inside."""
+"""breakranks: find the rank that broke ranks, say why, and let a person look inside.
+
+In code: ``breakranks.breakpoint()`` stops a rank at a prompt and holds the others; see docs/breakpoints.md.
+"""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.inside.rank.api import breakpoint as breakpoint
+    from breakranks.inside.rank.api import go as go
+    from breakranks.inside.rank.api import hold as hold
+    from breakranks.inside.rank.api import post_mortem as post_mortem
+    from breakranks.inside.rank.output import print_ as print  # noqa: F401
+
+# Loaded when first asked for: the command line, which imports this too, never does.
+_IN_CODE = {
+    "breakpoint": ("breakranks.inside.rank.api", "breakpoint"),
+    "hold": ("breakranks.inside.rank.api", "hold"),
+    "go": ("breakranks.inside.rank.api", "go"),
+    "post_mortem": ("breakranks.inside.rank.api", "post_mortem"),
+    "print": ("breakranks.inside.rank.output", "print_"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _IN_CODE:
+        raise AttributeError(f"module 'breakranks' has no attribute {name!r}")
+    import importlib
+
+    module, attribute = _IN_CODE[name]
+    found: object = getattr(importlib.import_module(module), attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_IN_CODE])

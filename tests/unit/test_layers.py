@@ -22,12 +22,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "snapshot": {"errors", "rankset"},
     "observe": {"errors", "rankset", "snapshot"},
     "jobs": {"errors", "rankset", "snapshot", "observe"},
-    "inside": {"errors", "snapshot", "observe"},
+    "inside": {"errors", "rankset", "snapshot", "observe", "jobs"},
+    "debug": {"errors", "rankset", "inside"},
     "reach": {"errors", "rankset", "snapshot", "observe", "jobs", "inside"},
     "explain": {"errors", "rankset", "snapshot"},
-    "show": {"errors", "rankset", "snapshot", "explain"},
-    "cli": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "reach", "explain", "show"},
-    "__init__": set(),
+    "show": {"errors", "rankset", "snapshot", "explain", "debug"},
+    "cli": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "debug", "reach", "explain", "show"},
+    "pdb_utils": {"inside"},
+    "__init__": {"inside"},
     "__main__": {"cli"},
 }
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "ps": ("breakranks.cli.ps", "the jobs on this machine and their ranks"),
     "stacks": ("breakranks.cli.stacks", "what every rank is doing, folded into one tree"),
     "top": ("breakranks.cli.top", "the same, live: what moves and what stands"),
+    "console": ("breakranks.cli.console", "one prompt over the ranks that stopped at breakranks.breakpoint()"),
     "snapshot": ("breakranks.cli.snapshot", "keep what can be seen of a job in one file"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }

@@ -40,7 +40,7 @@ class Words:
 
     def add_argument(self, *names: str, **how: Any) -> None:
         how["name"] = names[-1].lstrip("-").replace("-", "_")
-        self._values[how["name"]] = how.get("default", False if "action" in how else None)
+        self._values[how["name"]] = how.get("default", False if how.get("action") == "store_true" else None)
         if names[0].startswith("-"):
             self._options.update(dict.fromkeys(names, how))
         else:
@@ -59,7 +59,7 @@ class Words:
                     return None
                 values[place] = word
             elif "action" in how:
-                if equals:
+                if equals or how["action"] != "store_true":
                     return None
                 values[how["name"]] = True
             else:

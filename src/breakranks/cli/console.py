@@ -1,0 +1,342 @@
+"""One prompt over the ranks that stopped at `breakranks.breakpoint()`: pdb in all of them, answers folded.
+
+Lines go to pdb in every rank of the focus, [0-3] in the prompt. `help` there lists what else it knows: focus, all,
+rank, ranks, go, hold, interrupt, stacks, why. Leaving it, however, lets every held rank go on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from breakranks.cli import common
+from breakranks.errors import BreakranksError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from breakranks.debug.console import Console, Outcome
+    from breakranks.debug.session import Session
+    from breakranks.jobs.find import FoundJob
+
+EXAMPLES = """
+breakranks console                          the job on this machine that has stopped
+breakranks console -c w -c 'all p loss'     ask, show, and leave everything as it was
+breakranks console -c 'p loss' -c go        ask, then let the job run on
+breakranks console --batch ask.txt --json   commands from a file, a line of JSON for each
+breakranks console pid:4242                 the job of this process
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its name or its port")
+    parser.add_argument(
+        "-c", "--command", metavar="CMD", action="append", help="a command, as typed at the prompt; may be repeated"
+    )
+    parser.add_argument("--batch", metavar="FILE", help="commands from a file, a line each; - is standard input")
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=float,
+        default=None,
+        help="how long to wait for a first rank to stop (scripts: 60)",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="how long a script waits for a rank's answer (60)",
+    )
+    parser.add_argument(
+        "--opened-by", metavar="PID", type=int, default=0, help="for our own use: the rank whose terminal this is"
+    )
+    common.add_output(parser, full="cut nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    from breakranks.debug.session import Session
+
+    commands = _commands(args)
+    for name in ("timeout", "wait"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < 1e9:
+            raise UsageError(f"--{name} {value} is no time to wait", "Give seconds, for example 60.")
+    session = Session(args.job, _pids(args.target))
+    if commands is None and not args.json and sys.stdin.isatty():
+        return _talk(session, args)
+    if commands is None:
+        commands = [line.rstrip("\n") for line in sys.stdin]
+    return _script(session, commands, args)
+
+
+def _commands(args: argparse.Namespace) -> list[str] | None:
+    if args.command and args.batch:
+        raise UsageError("-c and --batch together", "Put the commands into the file, or all of them into -c.")
+    if args.command:
+        return list(args.command)
+    if args.batch is None:
+        return None
+    if args.batch == "-":
+        return [line.rstrip("\n") for line in sys.stdin]
+    try:
+        with open(args.batch, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BreakranksError(f"cannot read {args.batch}: {error}", "It should have a command a line.") from error
+
+
+def _pids(target: str | None) -> list[int] | None:
+    if target in (None, "local"):
+        return None
+    from breakranks.jobs.targets import Pids, parse_target
+
+    found = parse_target(target)
+    if not isinstance(found, Pids):
+        raise UsageError(
+            f"a console needs a job that runs, and {target} is none",
+            "Leave the target out, or name its processes: pid:123,124",
+        )
+    return list(found.pids)
+
+
+# ---- scripts
+
+
+def _script(session: Session, commands: list[str], args: argparse.Namespace) -> int:
+    from breakranks.debug.console import Console, Leave
+    from breakranks.debug.session import nobody
+
+    wait = 60.0 if args.wait is None else args.wait
+    console = Console(session, interactive=False, patience=args.timeout)
+    armed = True
+    try:
+        session.scan()
+        if not session.wait(lambda: bool(session.stopped), wait):
+            if not session.ranks:
+                raise nobody(session.job)
+            raise BreakranksError(
+                f"nobody has stopped in {wait:.0f} s", "`breakranks stacks` shows where the ranks are."
+            )
+        _settle(session)
+        session.take_events()
+        for line in commands:
+            _echo(line, console, args)
+            for outcome in console.execute(line):
+                if isinstance(outcome, Leave):
+                    if outcome.kill:
+                        return _kill(session, line.split()[1:] == ["yes"], args)
+                    armed = False
+                    return 1 if console.failed else 0
+                _show(outcome, console, session, line, args)
+    finally:
+        session.close(armed=armed)
+    return 1 if console.failed else 0
+
+
+def _settle(session: Session) -> None:
+    """Ranks come to a stop at nearly the same moment: give the last ones that moment, not more."""
+    deadline = time.monotonic() + 1.0
+    session.wait(lambda: bool(session.world) and len(session.stopped) >= session.world, 0.15)
+    while time.monotonic() < deadline:
+        held = session.stopped
+        session.wait(lambda: len(session.stopped) >= session.world, 0.1)
+        if session.stopped == held:
+            return
+
+
+def _echo(line: str, console: Console, args: argparse.Namespace) -> None:
+    if not args.json and line.strip():
+        common.show([[(f"{console.prompt}{line}", "dim")]], common.look(args))
+        sys.stdout.flush()
+
+
+# ---- a person
+
+
+def _talk(session: Session, args: argparse.Namespace) -> int:
+    from breakranks.cli.terminal import Terminal
+    from breakranks.debug.console import Console, Leave, Stopped
+
+    with Terminal(opened=bool(args.opened_by)) as terminal:
+        stays = not args.opened_by  # in a rank's own terminal we leave when there is nothing to ask
+        console = Console(session, interactive=True, pressed=terminal.pressed, stays=lambda: stays)
+        terminal.completing(lambda text: _complete(session, console, text))
+        armed = False
+        try:
+            if not _first_stop(session, args):
+                return 0
+            _settle(session)
+            session.take_events()
+            states = tuple(session.state(rank) for rank in session.stopped)
+            _show(Stopped(states=states), console, session, "", args)
+            _say_others(session, args)
+            while True:
+                if args.opened_by and not session.debugged:
+                    armed = True  # nothing left to ask: the terminal is the job's again until the next stop
+                    return 0
+                if not session.ranks:
+                    _say("the job has ended", args)
+                    return 0
+                for outcome in console.news():
+                    _show(outcome, console, session, "", args)
+                line = terminal.line(console.prompt)
+                if line is None:
+                    return 0
+                for outcome in _do(console, line, args):
+                    if isinstance(outcome, Leave):
+                        if not outcome.kill:
+                            _say("the job runs on", args)
+                            return 0
+                        if _kill(session, terminal.line("end the job? yes/no > ") == "yes", args) == 0:
+                            return 0
+                    else:
+                        _show(outcome, console, session, line, args)
+                        sys.stdout.flush()
+        finally:
+            session.close(armed=armed)
+
+
+def _do(console: Console, line: str, args: argparse.Namespace) -> Iterator[Outcome]:
+    """One line of a person's; what they got wrong is said, and the prompt comes back."""
+    from breakranks.debug.console import Notice
+
+    try:
+        yield from console.execute(line)
+    except BreakranksError as error:
+        yield Notice(text=f"{error.message}. {error.help}".replace("\n", " "), style="bad")
+    except KeyboardInterrupt:
+        yield Notice(text="")
+
+
+def _first_stop(session: Session, args: argparse.Namespace) -> bool:
+    """Wait until somebody stops; False if the person does not want to wait."""
+    from breakranks.debug.session import nobody
+
+    session.scan()
+    if not session.wait(lambda: bool(session.stopped), 1.0) and args.wait is None:
+        if not session.ranks:
+            raise nobody(session.job)
+        _say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
+    try:
+        limit = 1e9 if args.wait is None else args.wait
+        return session.wait(lambda: bool(session.stopped) or not session.ranks, limit) and bool(session.stopped)
+    except KeyboardInterrupt:
+        return False
+
+
+def _say_others(session: Session, args: argparse.Namespace) -> None:
+    """Another console is here too: what it does is seen here, and a rank goes on when both have left."""
+    others = max((int(session.state(rank).get("consoles", 1)) for rank in session.ranks), default=1) - 1
+    if others > 0:
+        _say(f"{others} other console{'s are' if others > 1 else ' is'} here: ranks stay until all have left", args)
+
+
+def _complete(session: Session, console: Console, text: str) -> list[str]:
+    from breakranks.debug.words import NAMES
+
+    stopped = console.focus & session.in_state("stopped")
+    words = [name for name in NAMES if name.startswith(text)]
+    if stopped:
+        from breakranks.rankset import RankSet
+
+        first = stopped.first
+        reply = session.ask({"do": "complete", "text": text}, RankSet([first]), 0.5).get(first, {})
+        words += [str(word) for word in reply.get("words", [])]
+    return words
+
+
+# ---- what came of it
+
+
+def _show(outcome: Outcome, console: Console, session: Session, line: str, args: argparse.Namespace) -> None:
+    from breakranks.debug.answers import Folded
+    from breakranks.debug.console import Elsewhere, Notice, Standings, Stopped
+
+    if args.json:
+        _show_json(outcome, console, line)
+        return
+    look = common.look(args)
+    match outcome:
+        case Notice(text=text, style=style):
+            common.show([[(part, style)] if style else [part] for part in text.splitlines()], look)
+        case Stopped(states=states):
+            from breakranks.show.seats import stopped_lines
+
+            common.show(stopped_lines(states, look), look)
+        case Standings(rows=rows, absent=absent):
+            from breakranks.show.seats import standing_lines
+
+            plain = [{"rank": row.rank, "state": row.state, "frames": row.frames} for row in rows]
+            common.show(standing_lines(plain, absent, look), look)
+        case Elsewhere(command=command, ranks=ranks):
+            _elsewhere(command, str(ranks), session)
+        case Folded():
+            from breakranks.show import answers
+
+            common.show(answers.lines(outcome, look), look)
+
+
+def _show_json(outcome: Outcome, console: Console, line: str) -> None:
+    import json
+
+    from breakranks.debug.answers import Folded, as_json
+    from breakranks.debug.console import Elsewhere, Notice, Standings, Stopped
+
+    found: dict[str, object] = {"schema": 1, "command": line, "focus": str(console.focus)}
+    match outcome:
+        case Folded():
+            found |= as_json(outcome)
+        case Notice(text=text):
+            found["notice"] = text
+        case Stopped(states=states):
+            found["stopped"] = list(states)
+        case Standings(rows=rows, absent=absent):
+            found["ranks"] = [{**row.state, "frames": list(row.frames)} for row in rows]
+            found["absent"] = str(absent)
+        case Elsewhere(command=command):
+            found["notice"] = f"use breakranks {command} --json"
+    print(json.dumps(found), flush=True)
+
+
+def _say(text: str, args: argparse.Namespace) -> None:
+    if text and not args.json:
+        common.show([[(text, "dim")]], common.look(args))
+        sys.stdout.flush()
+
+
+def _elsewhere(command: str, ranks: str, session: Session) -> None:
+    """`why` and `stacks` of this job, as on the command line. What they find is no status of ours."""
+    from breakranks.cli.main import main
+
+    job = _job_of(session)
+    words = [command, *(["--job", job.job.key] if job is not None else []), *(["--rank", ranks] if ranks else [])]
+    main(words)
+
+
+def _job_of(session: Session) -> FoundJob | None:
+    pids = {link.found.pid for link in session.links.values()}
+    for job in common.find().jobs:
+        if any(rank.pid in pids for rank in job.ranks):
+            return job
+    return None
+
+
+def _kill(session: Session, sure: bool, args: argparse.Namespace) -> int:
+    """End the job: its launcher first, which ends the ranks as it always does, then what is left."""
+    from breakranks.debug.ending import end_job
+
+    if not sure:
+        if not sys.stdin.isatty():
+            raise UsageError("kill-job wants a yes", "In a script: kill-job yes")
+        _say("not ended", args)
+        return 1
+    job = _job_of(session)
+    pids = [link.found.pid for link in session.links.values()]
+    ranks = [rank.pid for rank in job.ranks] if job is not None else []
+    left = end_job(job.job.launcher_pid if job is not None else 0, sorted({*pids, *ranks}))
+    _say("the job has ended" if not left else f"still there: pid {', '.join(map(str, left))}", args)
+    return 0 if not left else 2

@@ -1,0 +1,1 @@
+"""The console: one prompt over many ranks, and their answers folded."""

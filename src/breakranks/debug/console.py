@@ -1,0 +1,403 @@
+"""The console without its terminal: a line goes in, and what it did comes out as plain values.
+
+A line is a word of ours (``focus``, ``go``, ``ranks`` …) or goes to pdb in every rank of the focus.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from breakranks.debug.answers import Answer, Folded, fold
+from breakranks.debug.link import Message
+from breakranks.debug.session import Event, Pending, Session
+from breakranks.debug.waiting import Wait, waits_of
+from breakranks.debug.words import HELP, Word, parse
+from breakranks.errors import UsageError
+from breakranks.rankset import RankSet, ranks_text
+
+_LOOK = 0.7  # seconds without an answer after which we look where a rank is
+_AGAIN = 2.0
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """A sentence about the job. ``style`` as in show: "", "warn", "bad", "dim"."""
+
+    text: str
+    style: str = ""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """Where one rank is, for the table of ``ranks``."""
+
+    rank: int
+    state: Message
+    frames: tuple[Message, ...] = ()
+
+
+class Standings(Struct, frozen=True, kw_only=True):
+    """Where everyone is. ``absent``: ranks of the job that cannot be reached from here."""
+
+    rows: tuple[Standing, ...]
+    absent: RankSet
+
+
+class Stopped(Struct, frozen=True, kw_only=True):
+    """Ranks that have come to a stop, with what each says of it."""
+
+    states: tuple[Message, ...]
+
+
+class Elsewhere(Struct, frozen=True, kw_only=True):
+    """A command of the whole tool that is wanted from inside: ``why`` or ``stacks``."""
+
+    command: str
+    ranks: RankSet
+
+
+class Leave(Struct, frozen=True, kw_only=True):
+    """The console is to end; ``kill``: and the job with it."""
+
+    kill: bool = False
+
+
+Outcome = Notice | Standings | Stopped | Elsewhere | Leave | Folded
+
+
+class Console:
+    """``patience`` is how long a script waits for a rank; a person waits until ``pressed`` says that they do not."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        interactive: bool,
+        patience: float = 60.0,
+        pressed: Callable[[], bool] = lambda: False,
+        stays: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.session = session
+        self.interactive = interactive
+        self.failed = False  # something that was asked for did not work
+        self._patience = patience
+        self._pressed = pressed
+        self._stays = stays  # whether to wait for the next stop, once everything runs
+        self._chosen: RankSet | None = None
+        self._shown: tuple[Wait, ...] = ()
+
+    # ---- the focus
+
+    @property
+    def focus(self) -> RankSet:
+        """Whom a line goes to: what was chosen, else those at a prompt, else all that are stopped."""
+        session = self.session
+        if self._chosen is not None:
+            return self._chosen
+        return (session.stopped - session.held) or session.stopped or session.debugged or session.ranks
+
+    @property
+    def prompt(self) -> str:
+        focus = self.focus
+        running = focus - self.session.stopped
+        if running == focus:
+            return f"[{focus} running] > " if focus else "[nobody] > "
+        return f"[{focus}] > " if not running else f"[{focus}; {running} running] > "
+
+    def news(self) -> Iterator[Outcome]:
+        """What has happened since the last prompt, unasked."""
+        events = self.session.take_events()
+        last: dict[int, Event] = {event.rank: event for event in events}
+        stopped = tuple(event.state for event in last.values() if event.what == "stopped")
+        gone = RankSet(event.rank for event in events if event.what == "gone" and event.rank not in self.session.ranks)
+        if gone:
+            yield Notice(text=f"{ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} ended", style="warn")
+        if stopped:
+            yield Stopped(states=stopped)
+
+    # ---- one line
+
+    def execute(self, line: str) -> Iterator[Outcome]:
+        """Do one line. Raises UsageError for what makes no sense."""
+        self.session.poll(0)
+        word = parse(line, self.focus)
+        action = getattr(self, f"_do_{word.name}")
+        yield from action(word)
+
+    def _do_nothing(self, word: Word) -> Iterator[Outcome]:
+        yield from ()
+
+    def _do_help(self, word: Word) -> Iterator[Outcome]:
+        if word.rest and self.session.stopped:
+            yield from self._run(f"help {word.rest}", RankSet([self.session.stopped.first]))
+        else:
+            yield Notice(text=HELP)
+
+    def _do_focus(self, word: Word) -> Iterator[Outcome]:
+        if word.rest in ("", "auto"):
+            self._chosen = None
+            yield Notice(text=f"the focus is {self.focus or 'nobody'}", style="dim")
+            return
+        wanted = self._known(self._named(word.rest))
+        self._chosen = wanted
+        running = wanted - self.session.stopped
+        if running:
+            yield Notice(text=f"{_are(running, 'running')}: `interrupt {running}` stops {_them(running)}", style="dim")
+
+    def _do_pdb(self, word: Word) -> Iterator[Outcome]:
+        if not self.interactive:  # a person types slower than ranks arrive
+            self._gather(word)
+        ranks = word.ranks if word.ranks is not None else self.focus
+        if word.everyone:
+            ranks = self.session.stopped
+        ranks = self._known(ranks)
+        if not word.rest:
+            raise UsageError("there is no command for them", "For example: all p loss, rank 3 w")
+        yield from self._run(word.rest, ranks)
+
+    def _do_go(self, word: Word) -> Iterator[Outcome]:
+        everyone = not word.rest or word.rest == "all"
+        ranks = RankSet.span(0, max(self.session.world, 1)) | self.session.ranks if everyone else self._named(word.rest)
+        if not everyone:
+            self._known(ranks, beyond=True)
+        stopped = ranks & self.session.stopped
+        if not stopped and not (ranks - self.session.ranks):
+            yield Notice(text="nobody is held", style="dim")
+            return
+        before = self.session.stops()
+        self.session.go(ranks)
+        self.session.wait(lambda: not (stopped & self.session.unmoved(before)), 3.0)
+        self._drop_events(stopped, "running")
+        stuck = stopped & self.session.unmoved(before)
+        gone = stopped - stuck
+        if gone:
+            yield Notice(text=f"{_verb(gone, 'goes', 'go')} on")
+        if stuck:
+            yield Notice(
+                text=f"{_are(stuck, 'busy')} with what was asked before, and will go on after it; `interrupt` ends it",
+                style="warn",
+            )
+
+    def _do_hold(self, word: Word) -> Iterator[Outcome]:
+        yield from self._halt(word, hold=True)
+
+    def _do_interrupt(self, word: Word) -> Iterator[Outcome]:
+        yield from self._halt(word, hold=False)
+
+    def _halt(self, word: Word, *, hold: bool) -> Iterator[Outcome]:
+        if word.rest:
+            ranks = self._known(self._named(word.rest))
+        else:
+            ranks = self.session.ranks if hold else self.focus
+        busy = ranks & self.session.in_state("busy")
+        running = ranks - self.session.stopped
+        if not busy and not running:
+            yield Notice(text=f"{_are(ranks, 'stopped')} already", style="dim")
+            return
+        self.session.ask({"do": "interrupt", "hold": hold}, busy | running)
+        patience = min(self._patience, 5.0)
+
+        def settled() -> bool:
+            waiting = (running - self.session.stopped) | (busy & self.session.in_state("busy"))
+            return not (waiting & self.session.ranks) or self._pressed()
+
+        self.session.wait(settled, patience)
+        yield from self.news()
+        late = (running - self.session.stopped) & self.session.ranks
+        for wait in self._waits(late):
+            yield Notice(text=f"{wait.text} {_they_stop(wait.ranks)} when {_they_come(wait.ranks)} back to Python")
+            late -= wait.ranks
+        if late:
+            yield Notice(text=f"{_are(late, 'in C')}; {_they_stop(late)} when {_they_come(late)} back to Python")
+        still = busy & self.session.in_state("busy")
+        if still:
+            yield Notice(text=f"{_verb(still, 'does', 'do')} not end what was asked: it is in C", style="warn")
+
+    def _do_ranks(self, word: Word) -> Iterator[Outcome]:
+        replies = self.session.ask({"do": "where"}, self.session.ranks)
+        rows = tuple(
+            Standing(
+                rank=rank,
+                state=replies.get(rank, self.session.state(rank)),
+                frames=_frames(replies.get(rank, {})),
+            )
+            for rank in self.session.ranks
+        )
+        yield Standings(rows=rows, absent=RankSet.span(0, self.session.world) - self.session.ranks)
+
+    def _do_stacks(self, word: Word) -> Iterator[Outcome]:
+        yield Elsewhere(command="stacks", ranks=self._named(word.rest) if word.rest else RankSet())
+
+    def _do_why(self, word: Word) -> Iterator[Outcome]:
+        yield Elsewhere(command="why", ranks=RankSet())
+
+    def _do_quit(self, word: Word) -> Iterator[Outcome]:
+        yield Leave()
+
+    def _do_kill(self, word: Word) -> Iterator[Outcome]:
+        yield Leave(kill=True)
+
+    # ---- lines for pdb
+
+    def _gather(self, word: Word) -> None:
+        """In a script: wait for those that a line is meant for to come to their stop."""
+        session = self.session
+        if word.everyone:
+            session.wait(lambda: bool(session.stopped), self._patience)
+            session.wait(lambda: session.ranks <= session.stopped, 0.5)
+        elif word.ranks is None and self._chosen is None:
+            session.wait(lambda: bool(session.stopped) and not self._expected(), self._patience)
+
+    def _expected(self) -> bool:
+        """Whether all that are stopped hold for ranks that are still to come here."""
+        session = self.session
+        if session.stopped != session.held:
+            return False
+        awaited = RankSet()
+        for rank in session.held:
+            awaited |= RankSet.parse(str(session.state(rank).get("stoppers", "")))
+        return bool(awaited & (session.ranks - session.stopped))
+
+    def _run(self, line: str, ranks: RankSet) -> Iterator[Outcome]:
+        if not self.interactive and ranks - self.session.stopped:
+            self.session.wait(lambda: ranks & self.session.ranks <= self.session.stopped, self._patience)
+            self._drop_events(ranks, "stopped")
+        running = (ranks - self.session.stopped) & self.session.ranks
+        if running:
+            self.failed = self.failed or not self.interactive
+            yield Notice(text=f"{_are(running, 'running')}: `interrupt {running}` stops {_them(running)}", style="warn")
+        taking = ranks & self.session.stopped
+        if not taking:
+            return
+        before = self.session.stops()
+        held = self.session.held
+        pending = self.session.start(line, taking)
+        yield from self._await(pending)
+        late = RankSet(pending.awaited)
+        answers = [*pending.answers.values(), *(Answer(rank=rank, text="has not answered", late=True) for rank in late)]
+        self.failed = self.failed or any(one.error or one.late for one in answers)
+        self._drop_events(taking, "stopped")
+        went = RankSet(pending.went)
+        shown = [one for one in answers if one.rank not in went or one.text or one.error]
+        if shown:
+            yield fold(shown)
+        if went:
+            yield from self._went(went, RankSet(pending.tracing), held, before)
+
+    def _went(self, went: RankSet, tracing: RankSet, held: RankSet, before: dict[int, float]) -> Iterator[Outcome]:
+        """What a `c` led to: the ranks that held for those go on too, unless breakpoints keep them in the debugger."""
+        session = self.session
+        session.wait(lambda: not (held & session.unmoved(before)), 0.1 if tracing else 1.0)
+        self._drop_events(went | held, "running")
+        followed = held - session.unmoved(before) - went
+        if tracing:
+            yield Notice(
+                text=f"{_verb(tracing, 'runs', 'run')} to {'its' if len(tracing) == 1 else 'their'} breakpoints"
+            )
+        if went - tracing:
+            yield Notice(text=f"{_verb(went - tracing, 'goes', 'go')} on")
+        if followed:
+            yield Notice(text=f"{_verb(followed, 'goes', 'go')} on too, held until now", style="dim")
+        left = session.unmoved(before) - went
+        if left:
+            yield Notice(text=f"{_are(left, 'still stopped')}: `go` lets all run", style="warn")
+        elif self.interactive:
+            yield from self._until_next()
+
+    def _until_next(self) -> Iterator[Outcome]:
+        """As pdb does: after a `c`, until something stops again, everything has ended, or a person has had enough."""
+        session = self.session
+        if not session.wait(lambda: bool(session.stopped), 0.2) and session.ranks and self._stays():
+            yield Notice(text="running; Ctrl-C gives the prompt back", style="dim")
+            try:
+                session.wait(lambda: bool(session.stopped) or not session.ranks or self._pressed(), 1e9)
+            except KeyboardInterrupt:
+                pass
+        if session.stopped:
+            session.wait(lambda: session.stopped == session.ranks, 0.15)  # the others come at the same moment
+        yield from self.news()
+
+    def _await(self, pending: Pending) -> Iterator[Outcome]:
+        """Until all have answered. What they wait for is said meanwhile, once."""
+        looked = pending.began
+        self._shown = ()
+        while pending.awaited:
+            try:
+                self.session.wait(lambda: not pending.awaited or self._pressed(), 0.2)
+            except KeyboardInterrupt:
+                return
+            now = time.monotonic()
+            if not pending.awaited or self._pressed():
+                return
+            if now - looked < (_LOOK if looked == pending.began else _AGAIN):
+                continue
+            looked = now
+            waits = tuple(self._waits(RankSet(pending.awaited)))
+            if waits != self._shown:
+                self._shown = waits
+                for wait in waits:
+                    yield Notice(text=wait.text, style="warn")
+            if not self.interactive and (any(wait.held for wait in waits) or now - pending.began > self._patience):
+                return
+
+    def _waits(self, ranks: RankSet) -> list[Wait]:
+        replies = self.session.ask({"do": "where"}, ranks, 1.0)
+        return waits_of(replies, stopped=self.session.stopped - ranks, here=self.session.ranks)
+
+    # ---- ranks that are named
+
+    def _named(self, text: str) -> RankSet:
+        match text.strip():
+            case "all":
+                return self.session.ranks
+            case "stopped":
+                return self.session.stopped
+            case "held":
+                return self.session.held
+            case other:
+                return RankSet.parse(other)
+
+    def _known(self, ranks: RankSet, *, beyond: bool = False) -> RankSet:
+        here = self.session.ranks
+        unknown = ranks - here - (RankSet.span(0, self.session.world) if beyond else RankSet())
+        if not ranks:
+            raise UsageError("that is no rank", f"Here: {here or 'nobody'}.")
+        if unknown:
+            is_rank = unknown <= RankSet.span(0, self.session.world)
+            why = (
+                "It has come to no breakpoint yet, or runs on another host."
+                if is_rank
+                else f"The job has {self.session.world} ranks."
+            )
+            raise UsageError(f"{_are(unknown, 'not here')}", f"{why} Here: {here or 'nobody'}.")
+        return ranks
+
+    def _drop_events(self, ranks: RankSet, what: str) -> None:
+        """What an answer has said already is no news."""
+        self.session.events = [one for one in self.session.events if one.rank not in ranks or one.what != what]
+
+
+def _frames(reply: Message) -> tuple[Message, ...]:
+    frames = reply.get("frames")
+    return tuple(one for one in frames if isinstance(one, dict)) if isinstance(frames, list) else ()
+
+
+def _are(ranks: RankSet, what: str) -> str:
+    return f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {what}"
+
+
+def _verb(ranks: RankSet, one: str, many: str) -> str:
+    return f"{ranks_text(ranks)} {one if len(ranks) == 1 else many}"
+
+
+def _them(ranks: RankSet) -> str:
+    return "it" if len(ranks) == 1 else "them"
+
+
+def _they_stop(ranks: RankSet) -> str:
+    return "it stops" if len(ranks) == 1 else "they stop"
+
+
+def _they_come(ranks: RankSet) -> str:
+    return "it comes" if len(ranks) == 1 else "they come"

@@ -1,0 +1,149 @@
+"""A connection to the agent of one rank, and finding the agents that are here."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+from msgspec import Struct
+
+from breakranks.errors import BreakranksError
+from breakranks.inside.rank import folder
+
+_CONNECT = 2.0
+_MOST = 1 << 26
+Message = dict[str, Any]
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """An agent that is here: whose it is, and where its socket is."""
+
+    job: str
+    rank: int
+    pid: int
+    helper: bool
+    path: str
+    debugging: bool
+
+
+def find_agents() -> list[Found]:
+    """The agents of this user's processes on this host. What dead ones have left is taken away."""
+    base = folder.base()
+    if not os.path.lexists(base):
+        return []
+    try:
+        folder.private(base, make=False)
+        jobs = sorted(name for name in os.listdir(base) if os.path.isdir(f"{base}/{name}"))
+    except folder.NotPrivate as error:
+        raise BreakranksError("the folder of the agents cannot be trusted", str(error)) from None
+    found = []
+    for job in jobs:
+        found += _agents_of(base, job)
+    return found
+
+
+def _agents_of(base: str, job: str) -> list[Found]:
+    path = f"{base}/{job}"
+    found = []
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return []
+    for name in names:
+        if not name.endswith(".json"):
+            continue
+        entry = folder.read(f"{path}/{name}")
+        if not isinstance(entry, dict) or not folder.alive(entry):
+            continue
+        rank, pid = entry.get("rank"), entry["pid"]
+        if isinstance(rank, int) and rank >= 0:
+            found.append(
+                Found(
+                    job=job,
+                    rank=rank,
+                    pid=pid,
+                    helper=bool(entry.get("helper")),
+                    path=f"{path}/{pid}.sock",
+                    debugging=bool(entry.get("debugging")),
+                )
+            )
+    if not found:
+        _clear(path, names)
+    return found
+
+
+def _clear(path: str, names: list[str]) -> None:
+    """A job of which nobody is left: its files go, unless somebody is about to put up an entry."""
+    pids = [name.removesuffix(".sock") for name in names if name.endswith(".sock")]
+    if any(pid.isdigit() and folder.started(int(pid)) for pid in pids):
+        return
+    try:
+        for name in names:
+            os.unlink(f"{path}/{name}")
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
+class Link:
+    """Lines of JSON to and from one agent. ``state`` is what it last said of itself."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.rank = found.rank
+        self.state: Message = {"state": "running"}
+        self.closed = False
+        self._heard = bytearray()
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.settimeout(_CONNECT)
+        handle = os.open(os.path.dirname(found.path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # By way of the open folder: a socket's own path must be shorter than 108 characters.
+            self._connection.connect(f"/proc/self/fd/{handle}/{os.path.basename(found.path)}")
+        except OSError:
+            self._connection.close()
+            raise
+        finally:
+            os.close(handle)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send; a rank that is gone is noticed when it is read from."""
+        try:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self.close()
+
+    def receive(self) -> list[Message]:
+        """What has come; called when there is something. Closed at its end, or when it is not our agent's language."""
+        try:
+            chunk = self._connection.recv(1 << 18)
+        except TimeoutError:
+            return []
+        except OSError:
+            chunk = b""
+        self._heard += chunk
+        if not chunk or len(self._heard) > _MOST:
+            self.close()
+            return []
+        *lines, rest = self._heard.split(b"\n")
+        self._heard = bytearray(rest)
+        found = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                self.close()
+                break
+            if isinstance(message, dict):
+                found.append(message)
+        return found
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._connection.close()

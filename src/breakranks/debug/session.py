@@ -1,0 +1,294 @@
+"""All ranks of a job that can be reached, as one: who is where, what goes to whom, and what came back."""
+
+from __future__ import annotations
+
+import itertools
+import selectors
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from breakranks.debug.answers import Answer
+from breakranks.debug.link import Found, Link, Message, find_agents
+from breakranks.errors import ManyJobsError, NoJobError
+from breakranks.rankset import RankSet, ranks_text
+
+_RESCAN = 0.5
+_NO_AGENT = (
+    "Put breakranks.breakpoint() where it is to stop, and start the job; a rank is here from its first breakpoint on.\n"
+    "For a job that runs already: breakranks why, breakranks stacks."
+)
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Something that happened to a rank while nobody asked: it stopped, went on, or ended."""
+
+    rank: int
+    what: str  # "stopped", "running", "gone", "come"
+    state: dict[str, Any]
+    text: str = ""
+
+
+class Pending(Struct, kw_only=True):
+    """A line that ranks were sent, and the answers so far."""
+
+    number: int
+    line: str
+    awaited: set[int]
+    answers: dict[int, Answer]
+    went: set[int]
+    tracing: set[int]  # those of them that will stop again at a breakpoint of pdb's
+    began: float
+
+
+class Session:
+    """One job. Ranks come into it as they reach their first breakpoint."""
+
+    def __init__(self, job: str | None = None, pids: Iterable[int] | None = None, *, watch: bool = False) -> None:
+        self.job = job
+        self._pids = None if pids is None else frozenset(pids)
+        self._watch = watch
+        self.links: dict[int, Link] = {}  # by rank
+        self.events: list[Event] = []
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, dict[int, Message]] = {}
+        self._pending: Pending | None = None
+        self._selector = selectors.DefaultSelector()
+        self._scanned = 0.0
+        self.world = 0
+
+    # ---- who is here
+
+    def scan(self, *, wait: bool = True) -> None:
+        """Connect to the agents that are new. The first of a job decides which job it is."""
+        self._scanned = time.monotonic()
+        here = [one for one in find_agents() if self._pids is None or one.pid in self._pids]
+        if self.job is None:
+            self.job = _only_job(here)
+        elif not any(one.job == self.job for one in here):
+            self.job = _named_job(here, self.job) or self.job
+        for found in here:
+            if found.job == self.job:
+                self._meet(found)
+
+    def _meet(self, found: Found) -> None:
+        known = self.links.get(found.rank)
+        if known is not None and not known.closed:
+            if known.found.pid == found.pid:
+                return
+            # A helper takes the rank's seat only where it is the one that is stopped.
+            if found.helper and (known.state.get("state") != "running" or not found.debugging):
+                return
+            if not found.helper and not (known.found.helper and known.state.get("state") == "running"):
+                return
+            self._forget(known)
+        try:
+            link = Link(found)
+        except OSError:  # it has just ended
+            return
+        self.links[found.rank] = link
+        self._selector.register(link, selectors.EVENT_READ, link)
+        link.send({"do": "hello", "console": not self._watch, "version": 1})
+
+    def _forget(self, link: Link) -> None:
+        try:
+            self._selector.unregister(link)
+        except (KeyError, ValueError):
+            pass
+        link.close()
+
+    @property
+    def ranks(self) -> RankSet:
+        return RankSet(rank for rank, link in self.links.items() if not link.closed)
+
+    def in_state(self, *states: str) -> RankSet:
+        return RankSet(rank for rank in self.ranks if self.links[rank].state.get("state") in states)
+
+    @property
+    def stopped(self) -> RankSet:
+        """Ranks that are in the debugger, at a prompt or held."""
+        return self.in_state("stopped", "busy")
+
+    def stops(self) -> dict[int, float]:
+        """Since when each stopped rank is stopped; what tells one stop from the next."""
+        return {rank: float(self.links[rank].state.get("since") or 0.0) for rank in self.stopped}
+
+    def unmoved(self, before: dict[int, float]) -> RankSet:
+        """Ranks that are still in the stop that they were in."""
+        now = self.stops()
+        return RankSet(rank for rank, since in before.items() if now.get(rank) == since)
+
+    @property
+    def held(self) -> RankSet:
+        return RankSet(rank for rank in self.stopped if self.links[rank].state.get("role") == "held")
+
+    @property
+    def debugged(self) -> RankSet:
+        """Ranks that are stopped, or run to a breakpoint that somebody has set."""
+        return self.stopped | RankSet(rank for rank in self.ranks if self.links[rank].state.get("tracing"))
+
+    def state(self, rank: int) -> Message:
+        return self.links[rank].state
+
+    # ---- in and out
+
+    def poll(self, wait: float) -> None:
+        """Hear what there is, for at most so long."""
+        if time.monotonic() - self._scanned > _RESCAN:
+            self.scan()
+        for key, _ in self._selector.select(wait):
+            link: Link = key.data
+            messages = link.receive()
+            for message in messages:
+                self._hear(link, message)
+            if link.closed:
+                self._gone(link)
+
+    def wait(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Poll until something is so; False if it is not in time."""
+        until = time.monotonic() + seconds
+        while not done():
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self.poll(min(left, 0.2))
+        return True
+
+    def _gone(self, link: Link) -> None:
+        self._forget(link)
+        rank = link.rank
+        if self.links.get(rank) is not link:
+            return
+        del self.links[rank]
+        self.events.append(Event(rank=rank, what="gone", state=link.state))
+        pending = self._pending
+        if pending is not None and rank in pending.awaited:
+            pending.awaited.discard(rank)
+            pending.answers[rank] = Answer(rank=rank, text="has ended", error=True)
+
+    def _hear(self, link: Link, message: Message) -> None:
+        event = message.get("event")
+        if event in ("hello", "state", "where"):
+            self._note(link, message)
+        elif event == "answer":
+            state = message.get("state")
+            if isinstance(state, dict):
+                self._note(link, state, quiet=True)
+            self._answered(link, message)
+        number = message.get("id")
+        if isinstance(number, int) and number in self._replies:
+            self._replies[number][link.rank] = message
+
+    def _note(self, link: Link, state: Message, *, quiet: bool = False) -> None:
+        before, link.state = link.state, state
+        world = state.get("world")
+        if isinstance(world, int):
+            self.world = max(self.world, world)
+        was, now = _standing(before), _standing(state)
+        if state.get("event") == "where" or quiet or was == now:
+            return
+        what = "stopped" if state.get("state") in ("stopped", "busy") else "running"
+        if what == "running" and before.get("state") == "running":
+            return
+        self.events.append(Event(rank=link.rank, what=what, state=state, text=str(state.get("text", ""))))
+
+    def _answered(self, link: Link, message: Message) -> None:
+        pending = self._pending
+        if pending is None or message.get("id") != pending.number or link.rank not in pending.awaited:
+            return
+        pending.awaited.discard(link.rank)
+        if message.get("running"):
+            pending.answers[link.rank] = Answer(rank=link.rank, text="is running; `interrupt` stops it", error=True)
+            return
+        if message.get("went"):
+            pending.went.add(link.rank)
+            if link.state.get("tracing"):
+                pending.tracing.add(link.rank)
+        value = message.get("value")
+        pending.answers[link.rank] = Answer(
+            rank=link.rank,
+            text=str(message.get("text", "")),
+            value=value if isinstance(value, dict) else None,
+            error=bool(message.get("error")),
+            cut=int(message.get("cut") or 0),
+        )
+
+    # ---- asking
+
+    def start(self, line: str, ranks: RankSet) -> Pending:
+        """Send a line to ranks, all at once; the answers come into what is returned, as long as somebody polls."""
+        number = next(self._numbers)
+        here = ranks & self.ranks
+        self._pending = Pending(
+            number=number, line=line, awaited=set(here), answers={}, went=set(), tracing=set(), began=time.monotonic()
+        )
+        for rank in here:
+            self.links[rank].send({"do": "run", "id": number, "line": line, "takers": str(here)})
+        return self._pending
+
+    def ask(self, message: Message, ranks: RankSet, seconds: float = 2.0) -> dict[int, Message]:
+        """Ask the agents themselves, which answer also while their rank is busy; those that did in time."""
+        number = next(self._numbers)
+        here = ranks & self.ranks
+        replies = self._replies[number] = {}
+        for rank in here:
+            self.links[rank].send({**message, "id": number})
+        self.wait(lambda: len(replies) >= len(here & self.ranks), seconds)
+        return self._replies.pop(number)
+
+    def go(self, ranks: RankSet) -> None:
+        """Let ranks go on; those of other hosts are told through the job's own store."""
+        here = ranks & self.ranks
+        beyond = ranks - here
+        speaker = (self.stopped or self.ranks) if beyond else RankSet()
+        for rank in here:
+            relay = beyond if speaker and rank == speaker.first else RankSet()
+            self.links[rank].send({"do": "go", "id": next(self._numbers), "ranks": str(relay)})
+        if beyond and speaker and speaker.first not in here:
+            self.links[speaker.first].send({"do": "go", "id": next(self._numbers), "ranks": str(beyond), "only": True})
+
+    def take_events(self) -> list[Event]:
+        events, self.events = self.events, []
+        return events
+
+    def close(self, *, armed: bool) -> None:
+        """Leave. ``armed``: breakpoints stop again; else everything runs on, and nothing stops any more."""
+        for link in self.links.values():
+            if not link.closed:
+                link.send({"do": "bye", "armed": armed})
+                self._forget(link)
+        self._selector.close()
+
+
+def _standing(state: Message) -> tuple[Any, ...]:
+    stopped = state.get("state") in ("stopped", "busy")
+    return stopped, state.get("since") if stopped else None
+
+
+def _only_job(here: list[Found]) -> str | None:
+    jobs = sorted({one.job for one in here})
+    if len(jobs) > 1:
+        stopped = sorted({one.job for one in here if one.debugging})
+        if len(stopped) == 1:
+            return stopped[0]
+        rows = (f"  --job {job}   {ranks_text(RankSet(one.rank for one in here if one.job == job))}" for job in jobs)
+        raise ManyJobsError(f"{len(jobs)} jobs with breakpoints are here", "Say which:\n" + "\n".join(rows))
+    return jobs[0] if jobs else None
+
+
+def _named_job(here: list[Found], name: str) -> str | None:
+    """The job whose name, or a part of it such as its port, is ``name``."""
+    jobs = sorted({one.job for one in here})
+    fitting = [job for job in jobs if job.startswith(name)] or [job for job in jobs if name in job.split("-")]
+    if len(fitting) > 1:
+        raise ManyJobsError(f"{name!r} fits {len(fitting)} jobs", "They are: " + ", ".join(fitting))
+    return fitting[0] if fitting else None
+
+
+def nobody(job: str | None) -> NoJobError:
+    """Why there is nothing to talk to."""
+    if job is not None:
+        return NoJobError(f"no rank of job {job!r} has come to a breakpoint here", _NO_AGENT)
+    return NoJobError("no rank here has come to a breakpoint", _NO_AGENT)

@@ -1,0 +1,173 @@
+"""The agent of a rank: one daemon thread on a private socket, from the first breakpoint on.
+
+It passes lines between consoles and the stopped thread, tells the other ranks what this one is at, lets it go when its
+reason to wait is gone, and keeps the timeouts of its groups long meanwhile. Idle it wakes once a second. It takes no
+signal, and no lock of the job's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from breakranks.inside.rank import folder, interrupt
+from breakranks.inside.rank.identity import Me, remember_parent
+from breakranks.inside.rank.seat import GONE, Seat, Stop
+from breakranks.inside.rank.timeouts import Timeouts
+from breakranks.inside.rank.watch import Watch
+from breakranks.inside.rank.wire import Client, Wire
+
+if TYPE_CHECKING:
+    from breakranks.inside.rank.terminal import Opened
+
+VERSION = 1
+
+
+class Agent:
+    """``me`` is who this process is, ``seat`` where its stopped thread sits, ``watch`` what it knows of the others."""
+
+    def __init__(self, me: Me) -> None:
+        self.me = me
+        self.pid = os.getpid()
+        self.name = f"helper-{self.pid}" if me.helper else f"rank-{me.rank}"
+        self.path = f"{folder.private(folder.base())}/{me.job}"
+        self.wire = self._listen()
+        self.seat = Seat()
+        self.timeouts = Timeouts()
+        self.watch = Watch(self)
+        self.console: Opened | None = None  # one that this rank has opened in its own terminal
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="breakranks", daemon=True)
+
+    # ---- from the job's threads
+
+    def start(self) -> None:
+        self.watch.meet()
+        self.watch.publish()
+        self._thread.start()
+        atexit.register(self.end)
+        multiprocessing = sys.modules.get("multiprocessing.util")
+        if multiprocessing is not None:  # its children end without atexit
+            multiprocessing.Finalize(None, self.end, exitpriority=0)
+
+    def enter(self, stop: Stop) -> None:
+        """A thread of the job stops here."""
+        self.seat.take(stop)
+        self.watch.publish()
+        self.wire.wake()
+
+    def leave(self, *, tracing: bool) -> None:
+        self.seat.give(tracing=tracing)
+        self.watch.publish()
+        self.wire.tell({"event": "state", **self.state()})
+
+    def loose(self) -> None:
+        """The rank runs and is not traced any more."""
+        self.seat.tracing = False
+        self.watch.publish()
+        self.wire.tell({"event": "state", **self.state()})
+
+    def end(self) -> None:
+        """Leave nothing behind, before the interpreter ends: a thread in C++ could take the process along then."""
+        if os.getpid() != self.pid or self._ending:
+            return
+        self._ending = True
+        self.wire.wake()
+        self._thread.join(2.0)
+        # The entry stays while others are here: to those that hold for this rank it says that it will not come.
+        self.watch.publish(ended=True)
+        try:
+            os.unlink(f"{self.path}/{self.pid}.sock")
+        except OSError:
+            pass
+        folder.sweep(self.path, last=True)
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is not here, and what it had open is its parent's."""
+        remember_parent(self.me.rank, self.me.job)
+        self.wire.abandon()
+
+    @property
+    def watched(self) -> bool:
+        """Whether a console is here."""
+        return any(client.console for client in self.wire.clients)
+
+    def state(self) -> dict[str, Any]:
+        """What a console is told of this rank."""
+        seat = self.seat
+        stop = seat.stop
+        found: dict[str, Any] = {
+            "rank": self.me.rank,
+            "world": self.me.world,
+            "pid": self.pid,
+            "host": self.me.host,
+            "helper": self.me.helper,
+            "state": seat.state,
+            "tracing": seat.tracing,
+            "off": self.watch.off,
+            "consoles": sum(client.console for client in self.wire.clients),
+        }
+        if stop is not None:
+            found |= {
+                "role": stop.role,
+                "stoppers": str(stop.stoppers),
+                "reason": stop.reason,
+                "site": stop.site,
+                "thread": stop.thread,
+                "since": stop.since,
+                "where": stop.where,
+                "inside": stop.inside,
+                "notes": stop.notes,
+            }
+        return found
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            looked = 0.0
+            while not self._ending:
+                pause = self.watch.pause
+                self.wire.turn(pause)
+                now = time.monotonic()
+                if now - looked >= pause * 0.9 or self.seat.stop is not None:
+                    looked = now
+                    self.watch.look(now)
+            self.wire.flush()
+        except Exception as error:
+            # A thread of ours never brings the job down, and never prints a traceback into it.
+            self.seat.release(f"the agent failed: {error!r}")
+            self.timeouts.restore()
+            if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
+                sys.excepthook(type(error), error, error.__traceback__)
+
+    def _listen(self) -> Wire:
+        for _ in range(10):
+            folder.private(self.path)
+            folder.sweep(self.path)
+            try:
+                return Wire(f"{self.path}/{self.pid}.sock", self._obey, self._gone)
+            except FileNotFoundError:  # the last of those that were here has just cleared up
+                continue
+        raise folder.NotPrivate(f"{self.path} vanishes again and again.")
+
+    def _obey(self, client: Client, message: dict[str, Any]) -> None:
+        from breakranks.inside.rank import obey
+
+        obey.obey(self, client, message)
+
+    def _gone(self, client: Client) -> None:
+        """The last console has left, whatever became of it: what it held goes on, and does not stop again."""
+        self.seat.drop(client)
+        if not client.console or self.watched or client.polite:
+            return
+        self.watch.off = True
+        self.watch.announce({"do": "off"})
+        if self.seat.evaluating:
+            interrupt.stop_evaluating(self.seat)
+        self.seat.release(GONE)
+        interrupt.stop_tracing(self.seat)

@@ -1,0 +1,307 @@
+"""What people call in their code: breakpoint, hold, go, post_mortem. None of it ever raises into the job."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from breakranks.errors import UsageError
+from breakranks.inside.rank import folder, identity, output
+from breakranks.inside.rank.sites import SITES, Site
+from breakranks.rankset import RankSet
+
+if TYPE_CHECKING:
+    from breakranks.inside.rank.agent import Agent
+    from breakranks.inside.rank.seat import Stop
+    from breakranks.inside.rank.stop import RankPdb
+
+Ranks = int | str | list[int] | tuple[int, ...] | range | set[int] | None
+
+_agent: Agent | None = None
+_broken = ""  # why there is no agent; said once
+_debuggers: dict[int, RankPdb] = {}  # by thread: each steps for itself
+_starting = threading.Lock()
+_said_off = False
+
+
+def breakpoint(
+    ranks: Ranks = None,
+    *,
+    others: str = "hold",
+    when: object = True,
+    times: int | None = None,
+    skip: int = 0,
+) -> None:
+    """Stop here: the ranks of ``ranks`` at a prompt, the others held at this line, or running on (``others="run"``).
+
+    ``ranks`` is a number, a set written ``"0-3,7"``, a list, or ``"all"``; without it BREAKRANKS_RANKS says, else 0.
+    ``when`` is a condition: a value, a function without arguments, or an expression as text. ``skip`` lets the first so
+    many calls pass at which the condition holds, ``times`` stops so often at most; both count per line of code.
+    Get to a stopped rank with ``breakranks console``.
+    """
+    frame = sys._getframe(1)
+    site = SITES.at(frame)
+    if (_agent is None and _start() is None) or (when is not True and not _holds(when, frame, site)):
+        site.calls += 1
+        return
+    site.fired += 1
+    if site.fired <= skip or (times is not None and site.stops >= times):
+        site.calls += 1
+        return
+    site.stops += 1
+    traced = fire(frame, site, ranks, others)
+    if traced is not None:
+        traced.trace_from(frame)  # last of all: what is called after it would be traced
+
+
+def hold(ranks: Ranks = "all") -> None:
+    """Keep this rank here, if it is one of ``ranks``, until somebody says go: a console, or ``breakranks.go()``."""
+    frame = sys._getframe(1)
+    site = SITES.at(frame)
+    agent = _start()
+    if agent is None:
+        return
+    chosen = _chosen(ranks, agent, site)
+    agent.watch.read_news()
+    if chosen is not None and agent.me.rank in chosen and not agent.watch.off and not agent.seat.sits():
+        # Held for itself: no other rank's leaving is awaited, only a word.
+        traced = _stop(frame, site, "held", RankSet([agent.me.rank]), "hold", until_go=True)
+        if traced is not None:
+            traced.trace_from(frame)
+
+
+def go(ranks: Ranks = "all") -> None:
+    """Let ranks go on that are held now, on all hosts."""
+    agent = _start()
+    if agent is None:
+        return
+    chosen = _chosen(ranks, agent, None)
+    if chosen is not None:
+        agent.watch.announce({"do": "go", "ranks": str(chosen), "counts": SITES.begun()})
+
+
+def post_mortem(error: BaseException | TracebackType | None = None, *, ranks: Ranks = "all") -> None:
+    """Look at a crash where it happened, while the other ranks hold.
+
+    Within ``except``, or with an exception: now. Otherwise from now on, for every exception that nobody catches.
+    """
+    agent = _start()
+    if agent is None:
+        return
+    chosen = _chosen(ranks, agent, None)
+    if chosen is None:
+        return
+    found = error if error is not None else sys.exc_info()[1]
+    if found is None:
+        _install_hook(chosen)
+        return
+    trace = found if isinstance(found, TracebackType) else found.__traceback__
+    if agent.me.rank in chosen and trace is not None:
+        _keep(agent, trace, "" if isinstance(found, TracebackType) else _said(found))
+
+
+# ---- for the console's side
+
+
+def debugger(agent: Agent) -> RankPdb:
+    """The pdb of this thread."""
+    mine = _debuggers.get(threading.get_ident())
+    if mine is None:
+        from breakranks.inside.rank.stop import RankPdb
+
+        mine = _debuggers[threading.get_ident()] = RankPdb(agent)
+    return mine
+
+
+def debugger_of(thread: int) -> RankPdb | None:
+    return _debuggers.get(thread)
+
+
+def lose() -> None:
+    """Nobody is there any more: stop tracing at the next event."""
+    for one in _debuggers.values():
+        one.lost = True
+
+
+# ---- within
+
+
+def _start() -> Agent | None:
+    global _agent, _broken
+    if _agent is not None or _broken:
+        return _agent
+    with _starting:
+        if _agent is None and not _broken:
+            try:
+                from breakranks.inside.rank.agent import Agent
+
+                made = Agent(identity.who())
+                made.start()
+                _agent = made
+            except folder.NotPrivate as error:
+                _broken = str(error)
+            except Exception as error:  # a full disk, no threads left: the job is worth more than its breakpoint
+                _broken = f"no agent can be started here: {error!r}"
+            if _broken:
+                output.say(f"the breakpoints of this process are off. {_broken}")
+    return _agent
+
+
+def _forked() -> None:
+    global _agent, _broken, _starting
+    agent, _agent, _broken, _starting = _agent, None, "", threading.Lock()
+    _debuggers.clear()
+    if agent is not None:
+        agent.abandon()
+
+
+def _holds(when: object, frame: FrameType, site: Site) -> bool:
+    if when is False:
+        return False
+    try:
+        if isinstance(when, str):
+            when = eval(when, frame.f_globals, frame.f_locals)
+        elif callable(when):
+            when = when()
+        return bool(when)
+    except Exception as error:
+        _complain(site, f"the condition at {site.name} raised {type(error).__name__}: {error}; it does not stop there")
+        return False
+
+
+def _complain(site: Site | None, text: str) -> None:
+    """Once a site: a loop comes by a million times."""
+    if site is None or not site.complained:
+        output.say(text)
+    if site is not None:
+        site.complained = True
+
+
+def _chosen(ranks: Ranks, agent: Agent, site: Site | None) -> RankSet | None:
+    """The ranks that are meant, as far as the job has them; None where that is none."""
+    if ranks is None:
+        ranks = os.environ.get("BREAKRANKS_RANKS") or 0
+    everyone = RankSet.span(0, agent.me.world)
+    try:
+        if isinstance(ranks, (int, str)):
+            asked = everyone if ranks == "all" else RankSet.parse(str(ranks))
+        else:
+            asked = RankSet(ranks)
+    except (UsageError, ValueError, TypeError) as error:
+        _complain(site, f"ranks={ranks!r} is not understood ({error}); write 3, '0-3,7', [0, 1] or 'all'")
+        return None
+    if asked - everyone:
+        _complain(site, f"there is no rank {asked - everyone} in this job of {agent.me.world} (ranks={ranks!r})")
+    return asked & everyone or None
+
+
+def fire(frame: FrameType, site: Site, ranks: Ranks, others: str, *, until_go: bool = False) -> RankPdb | None:
+    """Stop, hold or run past, as this rank's part is; the debugger, where it is to trace from here."""
+    site.inside += 1
+    try:
+        return _take_part(frame, site, ranks, others, until_go)
+    finally:
+        site.inside -= 1
+        site.calls += 1
+
+
+def _take_part(frame: FrameType, site: Site, ranks: Ranks, others: str, until_go: bool) -> RankPdb | None:
+    agent = _start()
+    if agent is None or agent.seat.sits():
+        return None  # what is evaluated at a prompt does not stop again
+    agent.me = identity.who()._replace(job=agent.me.job, helper=agent.me.helper)  # torch may know more by now
+    agent.watch.meet()
+    chosen = _chosen(ranks, agent, site)
+    if chosen is None:
+        return None
+    if others not in ("hold", "run"):
+        _complain(site, f"others={others!r} is not understood; it is 'hold' or 'run'. They are held.")
+    agent.watch.read_news()
+    if agent.watch.off:
+        _say_off(site, agent.me)
+        return None
+    if agent.me.rank in chosen:
+        return _stop(frame, site, "prompt", chosen, "breakpoint", until_go=until_go)
+    if agent.me.helper:  # a helper of a rank that does not stop is nobody's to hold
+        return None
+    if others == "run":
+        agent.watch.run_past(_made(site, "held", chosen, "breakpoint", until_go))
+        return None
+    return _stop(frame, site, "held", chosen, "breakpoint", until_go=until_go)
+
+
+def _made(site: Site, role: str, stoppers: RankSet, reason: str, until_go: bool) -> Stop:
+    from breakranks.inside.rank.seat import Stop
+
+    return Stop(site=site.name, count=site.calls + 1, role=role, stoppers=stoppers, reason=reason, until_go=until_go)
+
+
+def _stop(frame: FrameType, site: Site, role: str, stoppers: RankSet, reason: str, *, until_go: bool) -> RankPdb | None:
+    from breakranks.inside.rank import terminal
+
+    agent = _agent
+    if agent is None:
+        return None
+    stop = _made(site, role, stoppers, reason, until_go)
+    terminal.announce(agent, stop, frame)
+    pdb = debugger(agent)
+    pdb.stop_at(frame, stop)
+    return pdb if agent.seat.tracing else None
+
+
+def _say_off(site: Site, me: identity.Me) -> None:
+    global _said_off
+    if not _said_off and me.local_rank == 0:
+        output.say(f"passed {site.name}: breakpoints are off since the console left; `breakranks console` arms them")
+    _said_off = True
+
+
+def _install_hook(chosen: RankSet) -> None:
+    before = sys.excepthook
+    if getattr(before, "breakranks", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+        before(kind, error, trace)
+        agent = _agent
+        if agent is None or trace is None or issubclass(kind, KeyboardInterrupt) or agent.me.rank not in chosen:
+            return
+        _keep(agent, trace, _said(error))
+
+    keep: Callable[..., Any] = hook
+    keep.breakranks = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:
+        return type(error).__name__
+
+
+def _keep(agent: Agent, trace: TracebackType, what: str) -> None:
+    """Keep a rank at the place of its crash, and hold the others meanwhile."""
+    from breakranks.inside.rank import terminal
+    from breakranks.inside.rank.seat import Stop
+
+    agent.watch.read_news()
+    if agent.watch.off or agent.seat.sits():
+        return
+    mine = RankSet([agent.me.rank])
+    others = RankSet.span(0, agent.me.world) - mine
+    stop = Stop(site="", count=0, role="prompt", stoppers=mine, reason=f"crashed: {what}" if what else "crashed")
+    innermost = trace
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    terminal.announce(agent, stop, innermost.tb_frame)
+    if others:
+        agent.watch.announce({"do": "hold", "ranks": str(others), "reason": f"rank {agent.me.rank} crashed"})
+    debugger(agent).post_mortem(trace, stop)
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,112 @@
+"""The private folder of a user on a host: a folder a job, in it a socket and an entry a process.
+
+``/tmp/breakranks-UID``, mode 0700, or what BREAKRANKS_RUN names. Nothing is done in one that others could have prepared
+or could look into.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+_MOST = 1 << 20
+
+
+class NotPrivate(Exception):
+    """The folder is not this user's alone. Its text says so, with the remedy."""
+
+
+def base() -> str:
+    """The folder of this user on this host."""
+    return os.environ.get("BREAKRANKS_RUN") or f"/tmp/breakranks-{os.geteuid()}"
+
+
+def private(path: str, *, make: bool = True) -> str:
+    """``path``, made where it is not there; raises NotPrivate where somebody else could reach into it."""
+    if make:
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise NotPrivate(
+                f"{path} cannot be made: {error.strerror}. Set BREAKRANKS_RUN to a folder of yours."
+            ) from None
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise NotPrivate(f"{path} cannot be looked at: {error.strerror}.") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotPrivate(
+            f"{path} is no folder (a link or a file). Remove it, or set BREAKRANKS_RUN to a folder of yours."
+        )
+    if found.st_uid != os.geteuid():
+        raise NotPrivate(f"{path} belongs to user {found.st_uid}. Set BREAKRANKS_RUN to a folder of yours.")
+    if found.st_mode & 0o077:
+        raise NotPrivate(f"{path} is open to others (mode {found.st_mode & 0o777:o}). Do: chmod 700 {path}")
+    return path
+
+
+def write(path: str, value: Any) -> None:
+    """Replace a file at once: whoever reads it sees the old value or the new one."""
+    beside = f"{path}.{os.getpid()}"
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, json.dumps(value).encode())
+    finally:
+        os.close(handle)
+    os.rename(beside, path)
+
+
+def read(path: str) -> Any:
+    """What a file holds, or None: it is not there, or not ours."""
+    try:
+        with open(path, "rb") as file:
+            return json.loads(file.read(_MOST))
+    except (OSError, ValueError):
+        return None
+
+
+def started(pid: int) -> int:
+    """When a process was started, in the kernel's ticks; 0 where it is gone. A pid alone may be another's by now."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def alive(entry: dict[str, Any]) -> bool:
+    """Whether the process that wrote this entry on this host still runs."""
+    pid, start = entry.get("pid"), entry.get("start")
+    return isinstance(pid, int) and bool(start) and started(pid) == start
+
+
+def sweep(path: str, *, last: bool = False) -> None:
+    """Remove what a job of the same name has left, if nobody else of it lives; ``last``: and its folder."""
+    try:
+        if inhabited(path):
+            return
+        for name in os.listdir(path):
+            os.unlink(f"{path}/{name}")
+        if last:
+            os.rmdir(path)
+    except OSError:  # another rank does the same at the same time
+        pass
+
+
+def inhabited(path: str) -> bool:
+    """Whether a process other than this one has something in a job's folder."""
+    return any(_lives(path, name) for name in os.listdir(path))
+
+
+def _lives(path: str, name: str) -> bool:
+    """Whether the process that a file is of still runs. A socket is there a moment before its entry is."""
+    stem, _, kind = name.rpartition(".")
+    if kind == "sock" and stem.isdigit():
+        return int(stem) != os.getpid() and bool(started(int(stem)))
+    entry = read(f"{path}/{name}") if kind == "json" else None
+    return isinstance(entry, dict) and not entry.get("ended") and entry.get("pid") != os.getpid() and alive(entry)

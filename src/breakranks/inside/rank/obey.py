@@ -1,0 +1,115 @@
+"""What a console may ask of a rank, a function a word."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from breakranks.inside.rank import api, interrupt, where
+from breakranks.inside.rank.agent import VERSION, Agent
+from breakranks.inside.rank.seat import Request
+from breakranks.inside.rank.wire import Client
+from breakranks.rankset import RankSet
+
+_MOST_COMPLETIONS = 200
+Message = dict[str, Any]
+
+
+def obey(agent: Agent, client: Client, message: Message) -> None:
+    """Do what one message asks. A word that we do not know is said to be one."""
+    word = message.get("do")
+    action = _WORDS.get(word) if isinstance(word, str) else None
+    if action is None:
+        agent.wire.tell({"event": "error", "id": message.get("id"), "text": f"there is no {word!r} here"}, client)
+    else:
+        action(agent, client, message)
+
+
+def _hello(agent: Agent, client: Client, message: Message) -> None:
+    client.console = bool(message.get("console"))
+    if client.console and agent.watch.off:
+        agent.watch.off = False
+        agent.watch.announce({"do": "on"})
+    agent.wire.tell({"event": "hello", "version": VERSION, **agent.state()}, client)
+
+
+def _run(agent: Agent, client: Client, message: Message) -> None:
+    takers = frozenset(RankSet.parse(str(message.get("takers", "")))) or frozenset([agent.me.rank])
+    line = str(message["line"]).replace("\n", " ")
+    if not agent.seat.put(Request(client, int(message["id"]), line, takers)):
+        agent.wire.tell(
+            {"event": "answer", "id": message["id"], "running": True, "text": "", "state": agent.state()}, client
+        )
+
+
+def _go(agent: Agent, client: Client, message: Message) -> None:
+    if not message.get("only"):  # it only passes the word on
+        agent.seat.release("go")
+    ranks = str(message.get("ranks", ""))
+    if ranks:  # those of other hosts hear of it through us
+        from breakranks.inside.rank.sites import SITES
+
+        agent.watch.announce({"do": "go", "ranks": ranks, "counts": SITES.begun()})
+    agent.wire.tell({"event": "done", "id": message.get("id")}, client)
+
+
+def _interrupt(agent: Agent, client: Client, message: Message) -> None:
+    """Stop at the next line; or end what is evaluated, if the rank is at a prompt."""
+    if agent.seat.evaluating:
+        interrupt.stop_evaluating(agent.seat)
+        done = "evaluating"
+    elif agent.seat.stop is not None:
+        done = "stopped"
+    else:
+        role = "held" if message.get("hold") else "prompt"
+        mine = RankSet([agent.me.rank])
+        interrupt.soon(agent, role, mine, "hold" if role == "held" else "interrupt")
+        done = "soon"
+    agent.wire.tell({"event": "done", "id": message.get("id"), "done": done}, client)
+
+
+def _where(agent: Agent, client: Client, message: Message) -> None:
+    """Where the rank's thread is while it runs."""
+    thread = agent.seat.thread or threading.main_thread().ident
+    frame = sys._current_frames().get(thread or 0)
+    found: Message = {"event": "where", "id": message.get("id"), "frames": [], "collective": None, **agent.state()}
+    if frame is not None:
+        found["frames"] = where.frames_of(frame)
+        found["collective"] = where.collective_of(frame) if agent.seat.state != "stopped" else None
+    agent.wire.tell(found, client)
+
+
+def _complete(agent: Agent, client: Client, message: Message) -> None:
+    """What pdb would complete; of a rank that waits at its prompt, read from this thread."""
+    words: list[str] = []
+    debugger = api.debugger_of(agent.seat.thread)
+    if agent.seat.state == "stopped" and debugger is not None and debugger.curframe is not None:
+        text = str(message.get("text", ""))
+        try:
+            words = list(debugger._complete_expression(text, text, 0, len(text)))[:_MOST_COMPLETIONS]
+        except Exception:
+            words = []
+    agent.wire.tell({"event": "completions", "id": message.get("id"), "words": words}, client)
+
+
+def _state(agent: Agent, client: Client, message: Message) -> None:
+    agent.wire.tell({"event": "state", "id": message.get("id"), **agent.state()}, client)
+
+
+def _bye(agent: Agent, client: Client, message: Message) -> None:
+    """A console leaves of its own will; ``armed``: breakpoints go on stopping."""
+    client.polite = bool(message.get("armed"))
+
+
+_WORDS: dict[str, Callable[[Agent, Client, Message], None]] = {
+    "hello": _hello,
+    "run": _run,
+    "go": _go,
+    "interrupt": _interrupt,
+    "where": _where,
+    "complete": _complete,
+    "state": _state,
+    "bye": _bye,
+}

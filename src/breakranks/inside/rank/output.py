@@ -1,0 +1,100 @@
+"""What a rank writes: whole lines that say which rank they are of, never in the middle of another's."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import sys
+import time
+from typing import Any
+
+from breakranks.inside.rank import folder
+from breakranks.inside.rank.identity import Me, who
+from breakranks.rankset import RankSet
+
+_PATIENCE = 0.5  # seconds to wait for another rank's line; one that is stopped in the middle holds nobody up
+
+
+def say(text: str) -> None:
+    """A message of ours to standard error, in one piece."""
+    _write(sys.stderr, "".join(f"breakranks: {line}\n" for line in text.splitlines()), 2)
+
+
+def print_(
+    *values: object,
+    sep: str | None = " ",
+    end: str | None = "\n",
+    file: Any = None,
+    flush: bool = True,
+    ranks: int | str | None = None,
+) -> None:
+    """``print`` with the rank before each line, and whole lines: those of other ranks come before or after.
+
+    ``ranks`` prints on these ranks only. ``flush`` is there for the builtin's sake; a line is never kept back.
+    """
+    me = who()
+    if ranks is not None and ranks != "all" and me.rank not in RankSet.parse(str(ranks)):
+        return
+    text = (" " if sep is None else sep).join(map(str, values)) + ("\n" if end is None else end)
+    if not text.endswith("\n"):
+        text += "\n"  # half a line cannot be kept whole
+    mark = _mark(me)
+    stream = sys.stdout if file is None else file
+    if stream is not None:
+        _write(stream, "".join(f"{mark}{line}\n" for line in text[:-1].split("\n")), 1 if file is None else -1)
+
+
+def _mark(me: Me) -> str:
+    return f"[{me.host} rank {me.rank}] " if me.hosts else f"[rank {me.rank}] "
+
+
+def _write(stream: Any, text: str, handle: int) -> None:
+    try:
+        own = stream.fileno() == handle and isinstance(stream, io.TextIOWrapper)
+    except (AttributeError, OSError, ValueError, io.UnsupportedOperation):
+        own = False
+    if stream is None:
+        return
+    if not own:  # captured by a notebook, a test or a logger: it gets whole lines, and does with them what it does
+        stream.write(text)
+        stream.flush()
+        return
+    stream.flush()
+    data = text.encode(stream.encoding or "utf-8", "backslashreplace")
+    lock = _lock()
+    try:
+        while data:
+            data = data[_write_some(handle, data) :]
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def _write_some(handle: int, data: bytes) -> int:
+    try:
+        return os.write(handle, data)
+    except BlockingIOError:
+        time.sleep(0.01)
+        return 0
+    except OSError:  # nobody reads it any more: not ours to complain about
+        return len(data)
+
+
+def _lock() -> int:
+    """A lock that the ranks of a user on this host share; -1 where it cannot be had in time."""
+    try:
+        path = f"{folder.private(folder.base())}/print.lock"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except (OSError, folder.NotPrivate):
+        return -1
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except OSError:
+            if time.monotonic() > until:
+                os.close(handle)
+                return -1
+            time.sleep(0.0005)

@@ -1,0 +1,150 @@
+"""The rank as a console sees it: what it is at, the lines that wait for it, and when it may go on.
+
+The thread that is stopped waits here for its next line; the agent's thread fills it. All under one condition.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from breakranks.rankset import RankSet
+
+GONE = "the console has gone"
+_STRAY = 0.5  # seconds within which a signal that was sent arrives
+
+
+class Released(BaseException):
+    """Raised in the stopped thread to leave the prompt, whatever it is nested in. Its argument says why."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """Why and where a thread is stopped. ``count`` is how many calls of its site this one is (from 1, 0: no site)."""
+
+    site: str
+    count: int
+    role: str  # "prompt": a person is asked; "held": for the ranks of ``stoppers``
+    stoppers: RankSet
+    reason: str
+    until_go: bool = False
+    thread: str = ""
+    since: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.monotonic)
+    where: dict[str, Any] = field(default_factory=dict)
+    inside: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Request:
+    """One line from a console; ``takers`` are the ranks that were sent it."""
+
+    client: Any
+    number: int
+    line: str
+    takers: frozenset[int]
+
+
+class Seat:
+    """``tracing``: the rank runs, but pdb will stop it again. ``origin``: the call that the debugging began with."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._one = threading.Lock()
+        self.stop: Stop | None = None
+        self.thread = 0  # ident of the thread that is, or was last, stopped
+        self.tracing = False
+        self.origin: tuple[str, int] = ("", 0)
+        self.request: Request | None = None
+        self.evaluating = False
+        self.interrupted = 0.0  # when what is evaluated was told to end
+        self.signalled = False
+        self._lines: deque[Request] = deque()
+        self._release = ""
+
+    @property
+    def debugging(self) -> bool:
+        return self.stop is not None or self.tracing
+
+    @property
+    def state(self) -> str:
+        if self.stop is None:
+            return "running"
+        return "busy" if self.evaluating else "stopped"
+
+    def sits(self) -> bool:
+        """Whether the thread that asks is the one at the prompt."""
+        return self.stop is not None and self.thread == threading.get_ident()
+
+    def take(self, stop: Stop) -> None:
+        """The calling thread stops; a second one waits until the first has gone."""
+        self._one.acquire()
+        with self.changed:
+            if stop.count:
+                self.origin = (stop.site, stop.count)
+            self.stop = stop
+            self.thread = threading.get_ident()
+            self._release = ""
+
+    def give(self, *, tracing: bool) -> None:
+        """It goes on."""
+        if not self.sits():
+            return
+        with self.changed:
+            self.stop = None
+            self.tracing = tracing
+            self.evaluating = False
+            self._release = ""
+        self._one.release()
+
+    def put(self, request: Request) -> bool:
+        """A line for the stopped thread; False where it is not at a prompt."""
+        with self.changed:
+            if self.stop is None or self._release:
+                return False
+            self._lines.append(request)
+            self.changed.notify_all()
+            return True
+
+    def release(self, reason: str) -> None:
+        """Let the stopped thread go, as soon as it is back from what it evaluates."""
+        with self.changed:
+            if self.stop is not None:
+                self._release = self._release or reason
+                self.changed.notify_all()
+
+    def next(self) -> Request:
+        """The next line; called by the stopped thread, which waits. Raises Released when it is to go on."""
+        with self.changed:
+            self.evaluating = False
+            self.interrupted = 0.0
+        self._catch_stray()
+        with self.changed:
+            while True:
+                if self._release:
+                    self._lines.clear()
+                    raise Released(self._release)
+                if self._lines:
+                    self.request = self._lines.popleft()
+                    self.evaluating = True
+                    return self.request
+                self.changed.wait(1.0)
+
+    def _catch_stray(self) -> None:
+        """A signal that was sent to end an evaluation must not arrive in the job's own code after it."""
+        if not self.signalled:
+            return
+        self.signalled = False
+        try:
+            time.sleep(_STRAY)
+        except KeyboardInterrupt:
+            pass
+
+    def drop(self, client: Any) -> None:
+        """A console has gone: nobody waits for its lines."""
+        with self.changed:
+            self._lines = deque(one for one in self._lines if one.client is not client)

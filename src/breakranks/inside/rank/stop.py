@@ -1,0 +1,339 @@
+"""pdb for a rank: its lines come from a console, its output goes there, and it stops where it is called.
+
+Everything that pdb does is pdb's own. What is different: a rank that is stopped says so to the others, an expression
+that would start a collective on part of its group is refused, and leaving never ends the job.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pdb  # noqa: T100
+import reprlib
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from breakranks.inside.rank import fsdp, guard, values
+from breakranks.inside.rank.agent import Agent
+from breakranks.inside.rank.seat import GONE, Released, Stop
+from breakranks.rankset import RankSet
+
+MOST_TEXT = 256 * 1024
+_MOST_PARTS = 20_000
+_OURS = "breakranks.inside.*"
+
+
+class Captured:
+    """Standard output of a command, up to a bound; what is beyond it is counted."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._room = MOST_TEXT
+        self._cut = 0
+
+    def write(self, text: str) -> int:
+        text = str(text)
+        kept = text[: self._room]
+        if kept:
+            self._parts.append(kept)
+            self._room -= len(kept)
+        self._cut += len(text) - len(kept)
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return False
+
+    def take(self) -> tuple[str, int]:
+        """What was written, and how much more there would have been."""
+        text, cut = "".join(self._parts), self._cut
+        self.__init__()  # type: ignore[misc]
+        return text, cut
+
+    def skip(self, count: int) -> None:
+        self._cut += count
+
+
+class Lines:
+    """Where pdb reads: to ask for the next line is to be done with the last."""
+
+    def __init__(self, debugger: RankPdb) -> None:
+        self._debugger = debugger
+
+    def readline(self) -> str:
+        return self._debugger.next_line()
+
+
+class RankPdb(pdb.Pdb):
+    """One in a process: breakpoints set at one stop are there at the next."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._captured = Captured()
+        super().__init__(
+            stdin=Lines(self),  # type: ignore[arg-type]
+            stdout=self._captured,  # type: ignore[arg-type]
+            skip=[_OURS],
+            nosigint=True,
+            readrc=False,
+        )
+        self.prompt = ""
+        self.use_rawinput = False
+        self.agent = agent
+        self.lost = False  # the console has gone while the rank ran: stop tracing at the next event
+        self._next: Stop | None = None  # what the next interaction is about, where we know better than pdb
+        self._value: dict[str, Any] | None = None
+        self._failed = False
+        self._fresh = False
+
+    # ---- stopping
+
+    def stop_at(self, frame: FrameType, stop: Stop) -> None:
+        """Stop in this very line. After it the rank runs; if ``seat.tracing``, the caller calls trace_from last."""
+        tracer = sys.gettrace()
+        sys.settrace(None)  # a rank that runs to a breakpoint of pdb's is traced, and so would all be that we do
+        self.reset()
+        self.botframe = _outermost(frame)
+        self._next = stop
+        self.interaction(frame, None)
+        if not self.seat.tracing and tracer is not None and tracer != self.trace_dispatch:
+            sys.settrace(tracer)  # somebody else's
+
+    def post_mortem(self, trace: TracebackType, stop: Stop) -> None:
+        self.reset()
+        self._next = stop
+        self.interaction(None, trace)
+        self.agent.loose()  # whatever it was told: there is nothing left to step
+
+    def trace_from(self, frame: FrameType | None) -> None:
+        """The last thing that happens before the job's own code runs: any call of ours after it would be traced too."""
+        while frame is not None:
+            frame.f_trace = self.trace_dispatch
+            frame = frame.f_back
+        sys.settrace(self.trace_dispatch)
+
+    def break_in(self, frame: FrameType, stop: Stop) -> None:
+        """Stop at the next line that this thread comes to."""
+        self.reset()
+        self.botframe = _outermost(frame)
+        self._next = stop
+        self.set_step()
+        self.trace_from(frame)
+
+    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if self.lost:
+            self.let_loose(frame)
+            return None
+        return super().trace_dispatch(frame, event, arg)
+
+    def let_loose(self, frame: FrameType | None) -> None:
+        """As if nobody had ever traced this thread."""
+        sys.settrace(None)
+        while frame is not None:
+            if frame.f_trace is not None:
+                del frame.f_trace
+            frame = frame.f_back
+        self.clear_all_breaks()
+        self.lost = False
+        self.agent.loose()
+
+    @property
+    def seat(self) -> Any:
+        return self.agent.seat
+
+    def interaction(self, frame: FrameType | None, traceback: Any) -> None:
+        if self.agent.watch.off and not self.agent.watched and self._next is None:
+            self.let_loose(frame)
+            return
+        stop, self._next = self._next or self._stepped(), None
+        shown = _innermost(traceback) if frame is None and isinstance(traceback, TracebackType) else frame
+        if isinstance(traceback, BaseException) and frame is None:
+            shown = _innermost(traceback.__traceback__)
+        stop.thread = threading.current_thread().name
+        stop.where = place(shown)
+        stop.inside = fsdp.inside_of(shown) if shown is not None else None
+        stop.notes = [*stop.notes, *self.agent.timeouts.extend()]
+        self._fresh = True
+        self.agent.enter(stop)
+        try:
+            super().interaction(frame, traceback)
+        except Released as released:
+            self.forget()
+            if released.args[0] == GONE:
+                self.clear_all_breaks()
+            self.set_continue()
+        finally:
+            tracing = not self._leaves()
+            self.agent.leave(tracing=tracing)
+            if self.stoplineno == -1:  # a step is answered when it has come to its end, a `c` at once
+                self._answer(went=True)
+
+    def _stepped(self) -> Stop:
+        return Stop(site="", count=0, role="prompt", stoppers=RankSet([self.agent.me.rank]), reason="step")
+
+    def _leaves(self) -> bool:
+        """Whether pdb was told to continue and has no breakpoint to stop at."""
+        return self.stoplineno == -1 and not self.breaks
+
+    # ---- lines in, answers out
+
+    def next_line(self) -> str:
+        self._answer()
+        while True:
+            try:
+                request = self.seat.next()
+            except KeyboardInterrupt:  # meant for what was evaluated, and late
+                continue
+            return str(request.line) + "\n"
+
+    def _answer(self, *, went: bool = False) -> None:
+        text, cut = self._captured.take()
+        request, self.seat.request = self.seat.request, None
+        fresh, self._fresh = self._fresh, False
+        if request is not None:
+            answer = {
+                "event": "answer",
+                "id": request.number,
+                "text": text,
+                "cut": cut,
+                "value": self._value,
+                "error": self._failed,
+                "went": went,
+                "state": self.agent.state(),
+            }
+            self.agent.wire.tell(answer, request.client)
+        self._value, self._failed = None, False
+        if fresh:
+            self.agent.wire.tell({"event": "state", "text": text if request is None else "", **self.agent.state()})
+
+    def onecmd(self, line: str) -> Any:
+        ours, sys.stdout = sys.stdout, self._captured
+        try:
+            return super().onecmd(line)
+        except KeyboardInterrupt:
+            self.error("interrupted")
+            return None
+        finally:
+            # The command may have set it to something of its own.
+            if sys.stdout is self._captured:
+                sys.stdout = ours
+
+    def error(self, msg: str) -> None:
+        self._failed = True
+        super().error(msg)
+
+    def _error_exc(self) -> None:
+        refused = sys.exc_info()[1]
+        if isinstance(refused, guard.Refused):
+            self.error(_refusal(str(refused)))
+        else:
+            self._failed = True
+            super()._error_exc()  # type: ignore[misc]
+
+    # ---- evaluating
+
+    @property
+    def _takers(self) -> frozenset[int]:
+        request = self.seat.request
+        return request.takers if request is not None else frozenset([self.agent.me.rank])
+
+    def _refused(self, source: str) -> bool:
+        if self.curframe is None:
+            return False
+        found = guard.precheck(source, self.curframe.f_globals, self.curframe_locals, self._takers)
+        if found:
+            self.error(_refusal(found))
+        return bool(found)
+
+    def _getval(self, arg: str) -> Any:
+        if self._refused(arg):
+            raise _Said
+        with guard.guarding(self._takers):
+            return super()._getval(arg)
+
+    def _getval_except(self, arg: str, frame: FrameType | None = None) -> Any:
+        with guard.guarding(self._takers):
+            return super()._getval_except(arg, frame)
+
+    def default(self, line: str) -> None:
+        if not self._refused(line.removeprefix("!").strip()):
+            with guard.guarding(self._takers):
+                super().default(line)
+
+    def do_p(self, arg: str) -> None:
+        try:
+            value = self._getval(arg)
+        except Exception:
+            return  # pdb has said what went wrong
+        self._value = values.describe(value)
+        try:
+            text, cut = bounded(value)
+        except BaseException as error:
+            self.error(f"{type(error).__name__} in its repr: {error}"[:2000])
+            return
+        self.message(text)
+        self._captured.skip(cut)
+
+    def do_quit(self, arg: str) -> bool:
+        """q(uit): leave the job running; the console does that. Here it is a `continue`."""
+        self.set_continue()
+        return True
+
+    do_q = do_exit = do_EOF = do_quit
+
+    def do_run(self, arg: str) -> None:
+        """run: a rank cannot be started again from here."""
+        self.error("a rank cannot be started again from its prompt: start the job again")
+
+    do_restart = do_run
+
+    def do_interact(self, arg: str) -> None:
+        """interact: not over many ranks; `!STATEMENT` and `p EXPRESSION` do the same a line at a time."""
+        self.error("interact wants a terminal of its own; use !STATEMENT and p EXPRESSION")
+
+
+class _Said(Exception):
+    """What was wrong has been said."""
+
+
+def bounded(value: Any) -> tuple[str, int]:
+    """The repr of a value, and how many characters of it were not even made."""
+    if isinstance(value, (str, bytes, bytearray)) and len(value) > MOST_TEXT:
+        return repr(value[:MOST_TEXT]), len(value) - MOST_TEXT
+    if type(value) in (list, tuple, set, frozenset, dict) and len(value) > _MOST_PARTS:
+        short = reprlib.Repr()
+        for name in ("maxlist", "maxtuple", "maxset", "maxfrozenset", "maxdict", "maxstring", "maxother"):
+            setattr(short, name, 1000)
+        return f"{short.repr(value)} ({len(value):,} elements)", 0
+    return repr(value), 0
+
+
+def place(frame: FrameType | None) -> dict[str, Any]:
+    """Where a frame is, and the source line there."""
+    if frame is None:
+        return {}
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    source = linecache.getline(file, line, frame.f_globals).strip()
+    return {"file": os.path.abspath(file), "line": line, "function": frame.f_code.co_name, "source": source[:200]}
+
+
+def _refusal(text: str) -> str:
+    return f"refused: {text}. To do it on all of them: all p …"
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _innermost(trace: TracebackType | None) -> FrameType | None:
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame if trace is not None else None

@@ -1,0 +1,141 @@
+"""Telling a person how to get to a stopped rank; in a terminal of theirs, by opening the console there at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from breakranks.inside.rank import folder, output
+from breakranks.rankset import RankSet
+
+if TYPE_CHECKING:
+    from breakranks.inside.rank.agent import Agent
+    from breakranks.inside.rank.seat import Stop
+
+_MOST_SPEAKERS = 16
+_START = "import sys; sys.path.insert(0, {path!r}); from breakranks.cli.main import entry; entry()"
+
+
+def announce(agent: Agent, stop: Stop, frame: FrameType) -> None:
+    """One line that says who stopped where and how to get there, or the console itself."""
+    if agent.watched:
+        return
+    if stop.role == "prompt" and agent.me.rank == stop.stoppers.first and open_console(agent):
+        return
+    if not _speaks(agent, stop):
+        return
+    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+    what = f"{stop.reason} at {place}" if stop.reason.startswith("crashed") else f"stopped at {place}"
+    helper = f" (helper, pid {agent.pid})" if agent.me.helper else ""
+    if stop.role == "held":
+        awaited = stop.stoppers - RankSet([agent.me.rank])
+        what = f"is held at {place}" + (f", for rank {awaited}" if awaited else " until somebody says go")
+    more = ""
+    if agent.watch.alone:
+        more = "\nranks on other hosts cannot be told of it (no store of torch's); BREAKRANKS_DIR names a shared folder"
+    output.say(f"rank {agent.me.rank}{helper} {what}; get to it with: {command(agent)}{more}")
+
+
+def command(agent: Agent) -> str:
+    """The console's command line for this job, with its name where this user has others here."""
+    base = folder.base()
+    try:
+        others = [f"{base}/{name}" for name in os.listdir(base) if name != agent.me.job]
+        several = any(os.path.isdir(path) and folder.inhabited(path) for path in others)
+    except OSError:
+        several = False
+    return f"breakranks console --job {agent.me.job}" if several else "breakranks console"
+
+
+def _speaks(agent: Agent, stop: Stop) -> bool:
+    """Whether this rank says it. Those that stop do, if they are few; a held one, if their words go elsewhere."""
+    if stop.role == "prompt" or agent.me.rank in stop.stoppers:
+        return len(stop.stoppers) <= 4 or agent.me.rank == stop.stoppers.first
+    if agent.me.world > _MOST_SPEAKERS and agent.me.local_rank != 0:
+        return False
+    from breakranks.inside.rank.watch import standard_error
+
+    for rank in stop.stoppers:
+        entry = agent.watch.boards.entry(rank)
+        # It has not come here yet: it will speak, and where to is not known.
+        if entry is None or entry.get("dead") or entry.get("stderr") == standard_error():
+            return False
+    return True
+
+
+def open_console(agent: Agent) -> bool:
+    """Open the console in the terminal that this rank was started in; False where there is none, or one is open."""
+    if agent.me.hosts or os.environ.get("BREAKRANKS_CONSOLE", "") == "0":
+        return False
+    path = _terminal()
+    if not path:
+        return False
+    try:
+        lock = os.open(f"{agent.path}/console.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the console inherits it, and has it until it ends
+        os.set_inheritable(lock, True)
+        with open(path, "r+b", buffering=0) as terminal:
+            agent.console = Opened(path, terminal.fileno())
+            agent.console.process = subprocess.Popen(
+                [sys.executable, "-c", _start_text(), "console", "--job", agent.me.job, "--opened-by", str(agent.pid)],
+                stdin=terminal,
+                stdout=terminal,
+                stderr=terminal,
+                pass_fds=(lock,),
+            )
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+class Opened:
+    """A console that a rank has opened: when it ends, however it does, the terminal is as it was."""
+
+    def __init__(self, path: str, terminal: int) -> None:
+        import termios
+
+        self.path = path
+        self.modes = termios.tcgetattr(terminal)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def ended(self) -> bool:
+        """Whether it has; called now and then by the agent."""
+        import termios
+
+        if self.process is None or self.process.poll() is None:
+            return False
+        try:
+            with open(self.path, "r+b", buffering=0) as terminal:
+                termios.tcsetattr(terminal.fileno(), termios.TCSANOW, self.modes)
+        except (OSError, termios.error):
+            pass
+        return True
+
+
+def _start_text() -> str:
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    return _START.format(path=package)
+
+
+def _terminal() -> str:
+    try:
+        if os.isatty(0) and os.isatty(2):
+            return os.ttyname(0)
+        if os.isatty(2):  # children of multiprocessing have no standard input
+            handle = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                return "/dev/tty" if os.tcgetpgrp(handle) == os.getpgrp() else ""
+            finally:
+                os.close(handle)
+    except OSError:
+        pass
+    return ""

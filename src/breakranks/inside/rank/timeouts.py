@@ -1,0 +1,429 @@
+"""Holds torch's timeouts off while somebody looks: 24 hours for every group of this process, and back afterwards.
+
+torch is touched through ``sys.modules`` only. A part of it that looks otherwise in another version costs a note,
+never an exception in the job. NCCL's ephemeral timeouts are of no use here: like the default timeout they count
+for operations that are yet to start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import json
+import os
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, ClassVar, NamedTuple
+
+LONG = timedelta(hours=24)
+# Functions of distributed_c10d that wait for other ranks while a group comes into being.
+CREATES = "_new_process_group_helper"
+WAITS = ("rendezvous", "_store_based_barrier")
+GLOO = "_ZTVN4c10d16ProcessGroupGlooE"
+TRANSPORTS = ("_ZTVN4gloo9transport3tcp7ContextE", "_ZTVN4gloo9transport3tcp3tls7ContextE")
+WORDS = 96  # of an object in C++ are looked through; those in question have some forty
+MAGIC = 0x5A17C3E9
+
+
+class _Knob(NamedTuple):
+    """One timeout of a group: its name within the group, what it is called in a note, and how to turn it."""
+
+    key: str
+    what: str
+    get: Callable[[], timedelta | None]
+    set: Callable[[timedelta], None]
+
+
+class Timeouts:
+    """Every timeout of this process's groups, as they were and extended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._extended = False
+        self._told: list[str] = []
+        # By id of a group: groups are held weakly, so that one that is destroyed meanwhile goes as it would have.
+        self._groups: dict[int, weakref.ref[Any]] = {}
+        self._own: dict[tuple[int, str], timedelta] = {}
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
+
+    @property
+    def extended(self) -> bool:
+        return self._extended
+
+    def extend(self) -> list[str]:
+        """Extend all timeouts; what could not be extended, in sentences: all of them, at every call."""
+        with self._lock:
+            self._extended = True
+            self.refresh()
+            notes = list(self._told)
+        return notes + _noted(_under_way)
+
+    def refresh(self) -> list[str]:
+        """Extend also what came since; sentences that were not said before."""
+        with self._lock:
+            if not self._extended:
+                return []
+            found = _noted(self._wrap)
+            for group, store in _groups():
+                if not self._known(group):
+                    found += _noted(self._extend_group, group, store)
+            new = [note for note in dict.fromkeys(found) if note not in self._told]
+            self._told += new
+            return new
+
+    def restore(self) -> None:
+        """Give every group its own timeout back."""
+        with self._lock:
+            self._extended = False
+            self._unwrap()
+            for group, store in _groups():
+                if self._known(group):
+                    _noted(self._restore_group, group, store)
+            self._groups.clear()
+            self._own.clear()
+            self._told.clear()
+
+    def _known(self, group: Any) -> bool:
+        held = self._groups.get(id(group))
+        return held is not None and held() is group
+
+    def _hold(self, group: Any) -> None:
+        self._groups[id(group)] = weakref.ref(group)
+        for key in [key for key in self._own if key[0] == id(group)]:
+            del self._own[key]  # of a group that is gone, and whose address this one has got
+
+    def _extend_group(self, group: Any, store: Any) -> list[str]:
+        notes: list[str] = []
+        self._hold(group)
+        for knob in _knobs(group, store, notes):
+            try:
+                own = knob.get()
+                if own is None:
+                    notes.append(f"{knob.what} keeps its timeout: what it is now cannot be read.")
+                elif own < LONG:
+                    knob.set(LONG)
+                    self._own[id(group), knob.key] = own
+            except Exception as error:
+                notes.append(f"{knob.what} keeps its timeout: {_plain(error)}.")
+        return notes
+
+    def _restore_group(self, group: Any, store: Any) -> list[str]:
+        for knob in _knobs(group, store, []):
+            own = self._own.get((id(group), knob.key))
+            # Anything but ours was set by the job meanwhile.
+            if own is not None and knob.get() == LONG:
+                knob.set(own)
+        return []
+
+    def _wrap(self) -> list[str]:
+        c10d = _c10d()
+        if c10d is None or self._wrapped:
+            return []
+        for name in (CREATES, *WAITS):
+            original = getattr(c10d, name, None)
+            if not callable(original):
+                continue
+            wrapper = self._creating(original) if name == CREATES else self._waiting(original)
+            setattr(c10d, name, wrapper)
+            self._wrapped[name] = (original, wrapper)
+        if CREATES in self._wrapped:
+            return []
+        return ["Groups made from now on wait for other ranks no longer than they were asked to while they are made."]
+
+    def _unwrap(self) -> None:
+        c10d = _c10d()
+        for name, (original, wrapper) in self._wrapped.items():
+            if getattr(c10d, name, None) is wrapper:
+                setattr(c10d, name, original)
+        self._wrapped.clear()
+
+    def _waiting(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def with_patience(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs, _ = _patient(original, args, kwargs)
+            return original(*args, **kwargs)
+
+        return with_patience
+
+    def _creating(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def with_patience(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs, asked = _patient(original, args, kwargs)
+            store = _extend_store(original, args, kwargs)
+            made = original(*args, **kwargs)
+            _noted(self._made, made, asked, store)
+            return made
+
+        return with_patience
+
+    def _made(self, made: Any, asked: timedelta | None, store: timedelta | None) -> list[str]:
+        """What a new group is to be given back. If all is restored already, it is given now."""
+        group, prefix = made if isinstance(made, tuple) else (made, None)
+        with self._lock:
+            if not hasattr(group, "_device_types"):
+                return []  # this rank is not a member
+            if not self._known(group):
+                self._hold(group)
+            for knob in _knobs(group, prefix, []):
+                own = store if knob.key == "store" else asked
+                if own is not None and knob.get() == LONG:
+                    self._own[id(group), knob.key] = own
+            if not self._extended:
+                self._restore_group(group, prefix)
+        return []
+
+
+def _plain(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:120].rstrip(".")
+
+
+def _noted(function: Callable[..., list[str]], *args: Any) -> list[str]:
+    try:
+        return function(*args)
+    except Exception as error:
+        return [f"Some timeouts may not be extended: {_plain(error)}."]
+
+
+def _c10d() -> Any:
+    return sys.modules.get("torch.distributed.distributed_c10d")
+
+
+def _groups() -> list[tuple[Any, Any]]:
+    try:
+        return [(group, entry[1]) for group, entry in list(_c10d()._world.pg_map.items())]
+    except Exception:
+        return []
+
+
+def _knobs(group: Any, store: Any, notes: list[str]) -> Iterator[_Knob]:
+    """The timeouts of a group: of its backends, of what gloo keeps to itself, of its store."""
+    name = str(getattr(group, "group_desc", "") or getattr(group, "group_name", ""))
+    seen: list[Any] = []
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        if any(backend is other for other in seen):
+            continue
+        seen.append(backend)  # kept: else the next one may be at its address
+        wrapped = getattr(backend, "wrapped_pg", None)
+        main = backend if wrapped is None else wrapped
+        kind = type(main).__name__.removeprefix("ProcessGroup")
+        own = _read(main)
+        if kind not in ("MPI", "FakeProcessGroup"):  # have no timeouts
+            yield _backend_knob(f"Group {name!r} ({kind})", f"backend {device}", main)
+        for what, cells in _hidden(backend, wrapped, kind, own):
+            if not cells:
+                was = f" of {_seconds(own)} s" if own is not None and own < LONG else ""
+                notes.append(f"Group {name!r}: {what} keeps its timeout{was}.")
+            for number, address in enumerate(cells):
+                yield _cell_knob(f"Group {name!r}: {what}", f"{what} {device} {number}", address)
+    inmost = _inmost(store)
+    if inmost is not None:
+        yield _Knob("store", f"The store of group {name!r}", lambda: inmost.timeout, inmost.set_timeout)
+
+
+def _backend_knob(what: str, key: str, backend: Any) -> _Knob:
+    def change(timeout: timedelta) -> None:
+        method = getattr(backend, "_set_default_timeout", None)
+        if method is not None:
+            method(timeout)
+        else:
+            backend.options._timeout = timeout  # the very options that the backend reads
+
+    return _Knob(key, what, lambda: _read(backend), change)
+
+
+def _read(backend: Any) -> timedelta | None:
+    found = getattr(getattr(backend, "options", None), "_timeout", None)
+    return found if isinstance(found, timedelta) else None
+
+
+def _inmost(store: Any) -> Any:
+    """Prefixes hand on to the store below them, timeouts too."""
+    for _ in range(16):
+        below = getattr(store, "underlying_store", None)
+        if below is None:
+            break
+        store = below
+    return store if hasattr(store, "timeout") and hasattr(store, "set_timeout") else None
+
+
+def _extend_store(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> timedelta | None:
+    """A new default group's store must be patient while its members meet; its own timeout, if it was changed."""
+    try:
+        store = _inmost(inspect.signature(original).bind(*args, **kwargs).arguments.get("store"))
+        own = store.timeout
+        if isinstance(own, timedelta) and own < LONG:
+            store.set_timeout(LONG)
+            return own
+    except Exception:
+        pass
+    return None
+
+
+def _patient(
+    original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], timedelta | None]:
+    """A call's arguments with a long timeout, and the one that was asked for."""
+    asked = kwargs.get("timeout")
+    if isinstance(asked, timedelta):
+        return (args, {**kwargs, "timeout": max(asked, LONG)}, asked)
+    try:
+        at = list(inspect.signature(original).parameters).index("timeout")
+        asked = args[at]
+    except (ValueError, TypeError, IndexError):
+        return args, kwargs, None
+    if not isinstance(asked, timedelta):
+        return args, kwargs, None
+    return (*args[:at], max(asked, LONG), *args[at + 1 :]), kwargs, asked
+
+
+def _under_way() -> list[str]:
+    """Operations carry the timeout that they began with. The flight recorder knows them, where it is on."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
+    if dump is None:
+        return []
+    began = _not_retired(dump)
+    if began:
+        time.sleep(0.05)  # one that has just ended is retired a moment later
+        began = [one for one in _not_retired(dump) if one in began]
+    limits = [one.get("timeout_ms", 0) / 1000 for one in began]
+    short = [limit for limit in limits if 0 < limit < LONG.total_seconds()]
+    if not short:
+        return []
+    least = _seconds(timedelta(seconds=min(short)))
+    if len(short) == 1:
+        return [f"1 operation already under way keeps its timeout of {least} s."]
+    return [f"{len(short)} operations already under way keep their timeouts, the shortest of {least} s."]
+
+
+def _not_retired(dump: Callable[[bool, bool], bytes]) -> list[dict[str, Any]]:
+    entries = json.loads(dump(True, True)).get("entries") or []
+    return [one for one in entries if not one.get("retired", True)]
+
+
+def _seconds(timeout: timedelta) -> str:
+    return f"{timeout.total_seconds():g}"
+
+
+# Two timeouts of gloo have no way to them from Python. Send and receive take that of gloo's own context, which is set
+# once, when the group is made. And under TORCH_DISTRIBUTED_DEBUG=DETAIL each backend has a gloo group beside it, which
+# meets before every collective. They are looked up in memory, by reads that can fail but not crash, and written only
+# if every object on the way was told by its vtable and the number there is the one that it must be.
+
+
+def _hidden(backend: Any, wrapped: Any, kind: str, own: timedelta | None) -> Iterator[tuple[str, list[int]]]:
+    """The addresses of timeouts that only memory has; none where anything is in doubt."""
+    if kind == "Gloo":
+        main = backend if wrapped is None else wrapped
+        yield "gloo's send and receive", _looked_up(lambda memory: memory.transports(memory.object_of(main), own))
+    if wrapped is not None:
+        what = "DETAIL's own check before each collective"
+        yield what, _looked_up(lambda memory: memory.helper(backend, wrapped))
+
+
+def _looked_up(find: Callable[[_Memory], list[int]]) -> list[int]:
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as file:
+            return find(_Memory(file.fileno()))
+    except Exception:
+        return []
+
+
+def _cell_knob(what: str, key: str, address: int) -> _Knob:
+    cell = ctypes.c_int64.from_address(address)
+
+    def change(timeout: timedelta) -> None:
+        cell.value = timeout // timedelta(milliseconds=1)
+
+    return _Knob(key, what, lambda: timedelta(milliseconds=cell.value), change)
+
+
+class _Memory:
+    """C++ objects of this process, as words."""
+
+    # Where the timeout is in objects of a class, by its vtable: learned once, while it is the one that is expected.
+    _learned: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def words(self, address: int, most: int = WORDS) -> tuple[int, ...]:
+        try:
+            data = os.pread(self._file, 8 * most, address)
+        except (OSError, OverflowError):
+            return ()
+        return struct.unpack(f"={len(data) // 8}Q", data[: len(data) // 8 * 8])
+
+    def first(self, address: int) -> int:
+        """An object's vtable, where there is an object."""
+        found = self.words(address, 1) if address > 4096 and address % 8 == 0 else ()
+        return found[0] if found else 0
+
+    def object_of(self, value: Any) -> int:
+        """Where pybind11 keeps the C++ object: right after the head of the Python object."""
+        return self.first(id(value) + object.__basicsize__)
+
+    def helper(self, wrapper: Any, wrapped: Any) -> list[int]:
+        """The timeouts of the gloo group beside a wrapped backend."""
+        words = self.words(self.object_of(wrapper))
+        helper = words[words.index(self.object_of(wrapped)) + 1]
+        sample = _c10d().ProcessGroupGloo._Options()
+        sample._timeout = timedelta(milliseconds=MAGIC)
+        layout = self.words(self.object_of(sample), 32)
+        if self.first(helper) != _vtable(GLOO):
+            return []
+        options = next(word for word in self.words(helper) if self.first(word) == layout[0])
+        at = layout.index(MAGIC)
+        own = timedelta(milliseconds=self.words(options, at + 1)[at])
+        return [options + 8 * at, *self.transports(helper, own)] if _plausible(own) else []
+
+    def transports(self, group: int, own: timedelta | None) -> list[int]:
+        """The timeouts of a gloo group's contexts, which it has in a vector of shared pointers."""
+        if self.first(group) != _vtable(GLOO) or own is None:
+            return []
+        words = self.words(group)
+        for start, end, room in zip(words, words[1:], words[2:], strict=False):
+            if 0 < end - start <= 16 * WORDS and (end - start) % 16 == 0 and end <= room:
+                contexts = self.words(start, (end - start) // 8)[::2]
+                found = [self._transport(context, own) for context in contexts]
+                if found and all(found):
+                    return found
+        return []
+
+    def _transport(self, context: int, own: timedelta) -> int:
+        known = {vtable for vtable in map(_vtable, TRANSPORTS) if vtable}
+        for word in self.words(context, 16):
+            vtable = self.first(word)
+            if vtable in known:
+                values = self.words(word, 16)
+                if vtable not in self._learned:
+                    expected = own // timedelta(milliseconds=1)
+                    if values.count(expected) != 1:
+                        return 0
+                    self._learned[vtable] = values.index(expected)
+                at = self._learned[vtable]
+                return word + 8 * at if _plausible(timedelta(milliseconds=values[at])) else 0
+        return 0
+
+
+def _plausible(timeout: timedelta) -> bool:
+    return timedelta(0) < timeout <= timedelta(days=3660)
+
+
+@functools.cache
+def _vtable(name: str) -> int:
+    """The address that objects of a class begin with; before its functions a vtable has two words."""
+    folder = os.path.dirname(sys.modules["torch"].__file__ or "")
+    try:
+        library = ctypes.CDLL(os.path.join(folder, "lib", "libtorch_cpu.so"), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return ctypes.addressof(ctypes.c_char.in_dll(library, name)) + 16
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,224 @@
+"""Looking at the other ranks: what is told them of this one, and when it need not wait for them any longer."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from breakranks.inside.rank import board, folder, interrupt
+from breakranks.inside.rank.identity import is_here
+from breakranks.inside.rank.seat import GONE, Stop
+from breakranks.inside.rank.sites import SITES
+from breakranks.rankset import RankSet, ranks_text
+
+if TYPE_CHECKING:
+    from breakranks.inside.rank.agent import Agent
+
+IDLE, WATCHFUL, STOPPED = 1.0, 0.5, 0.2  # seconds between two looks
+_BEAT = 1.0
+_LOST = 3.0  # seconds after which a rank that was never seen is looked for
+_NEVER_CAME = 60.0  # a rank that runs on keeps its timeouts long for a stop that nobody has come to
+
+
+class Watch:
+    """What one agent knows of the others. ``off``: breakpoints do not stop, the last console has left for good."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.off = False
+        self.boards = board.Boards([board.FolderBoard(agent.path, same_host=True)])
+        self._far = False
+        self._start = folder.started(agent.pid)
+        self._beats = 0
+        self._beaten = 0.0
+        self._published: dict[str, Any] = {}
+        self._told: dict[str, int] = {}  # of each site, up to which call somebody has said go
+        self._absent: dict[int, float] = {}  # ranks that are awaited and were never seen, since when
+        self._lock = threading.RLock()  # the stopping thread and the agent's both read and publish
+        self._passing: tuple[Stop, float] | None = None  # a stop that this rank ran past, and until when it counts
+
+    # ---- from the job's threads
+
+    def meet(self) -> None:
+        """Find the places where ranks of other hosts can be met; the store may come into being late."""
+        me = self._agent.me
+        if self._far or not me.hosts or me.helper:
+            return
+        beyond = board.store_of_torch() or board.shared_folder(me.job)
+        if beyond is not None:
+            self.boards = board.Boards([board.FolderBoard(self._agent.path, same_host=True), beyond])
+            self._far = True
+
+    @property
+    def alone(self) -> bool:
+        """Whether the job has hosts that this one cannot tell anything."""
+        return self._agent.me.hosts and not self._far
+
+    def run_past(self, stop: Stop) -> None:
+        """This rank runs on while others stop: its timeouts are long until they have gone on."""
+        self._agent.timeouts.extend()
+        self._passing = (stop, time.monotonic() + _NEVER_CAME)
+
+    def announce(self, record: dict[str, Any]) -> None:
+        """Tell all ranks: go, off, on, hold. Whose it is and when makes two of the same two."""
+        self.boards.append({**record, "by": self._agent.me.rank, "at": time.time()})
+
+    def publish(self, *, ended: bool = False) -> None:
+        """Put up what this rank is at; ``ended``: that it will not come anywhere any more."""
+        agent, me, seat = self._agent, self._agent.me, self._agent.seat
+        entry = {
+            "rank": me.rank,
+            "pid": agent.pid,
+            "start": self._start,
+            "host": me.host,
+            "world": me.world,
+            "job": me.job,
+            "socket": f"{agent.pid}.sock",
+            "helper": me.helper,
+            "beat": self._beats,
+            "debugging": seat.debugging,
+            "role": seat.stop.role if seat.stop is not None else "",
+            "origin": list(seat.origin),
+            "counts": SITES.counts(),
+            "stderr": standard_error(),
+            "ended": ended,
+        }
+        with self._lock:
+            if entry == self._published:
+                return
+            self._published = entry
+            if not me.helper:
+                self.boards.publish(me.rank, entry)
+                return
+            try:
+                folder.write(f"{agent.path}/{agent.name}.json", entry)
+            except OSError as error:
+                self.boards.lost = str(error)
+
+    # ---- from the agent's thread
+
+    @property
+    def pause(self) -> float:
+        if self._agent.seat.stop is not None:
+            return STOPPED
+        return WATCHFUL if self._agent.seat.tracing or self._agent.timeouts.extended else IDLE
+
+    def look(self, now: float) -> None:
+        seat = self._agent.seat
+        if seat.debugging and now - self._beaten > _BEAT:
+            self._beaten = now
+            self._beats += 1
+            self.boards.beat()
+            self.publish()
+        self.read_news()
+        busy = self.boards.busy()
+        if busy and not seat.debugging:
+            self.publish()  # the counts: somebody may hold for this rank
+        if self._agent.console is not None and self._agent.console.ended():
+            self._agent.console = None
+        if seat.interrupted and now - seat.interrupted > STOPPED:
+            interrupt.insist(seat)
+        stop = seat.stop
+        if stop is not None:
+            reason = self._may_go(stop, now)
+            if reason:
+                seat.release(reason)
+        self._keep_timeouts(busy or seat.debugging, now)
+
+    def _keep_timeouts(self, needed: bool, now: float) -> None:
+        if self._passing is not None:
+            stop, until = self._passing
+            if self._passed(stop) or (not needed and now > until):
+                self._passing = None
+        if needed or self._passing is not None:
+            if self._agent.timeouts.extended:
+                self._agent.timeouts.refresh()
+            else:
+                self._agent.timeouts.extend()
+        elif self._agent.timeouts.extended:
+            self._agent.timeouts.restore()
+
+    def read_news(self) -> None:
+        """What was said since; called before a stop as well, so that what is read later was said of it."""
+        with self._lock:
+            for record in self.boards.news():
+                self._read(record)
+
+    def _read(self, record: dict[str, Any]) -> None:
+        match record.get("do"):
+            case "off":
+                self.off = not self._agent.watched
+                if self.off:
+                    self._agent.seat.release(GONE)
+            case "on":
+                self.off = False
+            case "go" if self._agent.me.rank in RankSet.parse(str(record.get("ranks", ""))):
+                self._go(record)
+            case "hold" if self._agent.me.rank in RankSet.parse(str(record.get("ranks", ""))):
+                interrupt.soon(self._agent, "held", RankSet([int(record["by"])]), str(record.get("reason", "")))
+
+    def _go(self, record: dict[str, Any]) -> None:
+        for site, count in dict(record.get("counts", {})).items():
+            self._told[site] = max(self._told.get(site, 0), int(count))
+        if self._agent.seat.stop is not None:
+            self._agent.seat.release(f"rank {record.get('by')} said go")
+
+    def _may_go(self, stop: Stop, now: float) -> str:
+        """Why a stopped rank should not wait any longer, or nothing."""
+        limit = _limit()
+        if limit and not self._agent.watched and now - stop.began > limit:
+            return f"nobody came in {limit:.0f} s (BREAKRANKS_WAIT)"
+        if self.off and not self._agent.watched:
+            return GONE
+        if stop.role != "held" or self._agent.me.rank in stop.stoppers:
+            return ""
+        if stop.until_go and self._told.get(stop.site, 0) >= stop.count:
+            return "somebody said go before"
+        return self._passed(stop)
+
+    def _passed(self, stop: Stop) -> str:
+        """Whether every rank that this one holds for has gone on from the same call, or is dead: how it is said."""
+        dead = RankSet()
+        for rank in stop.stoppers:
+            entry = self.boards.entry(rank)
+            if entry is None and not self._never(rank):
+                return ""
+            if entry is None or entry.get("dead"):
+                dead |= RankSet([rank])
+                continue
+            if stop.until_go or not stop.count:
+                if entry.get("debugging") or stop.until_go or rank == self._agent.me.rank:
+                    return ""
+                continue
+            if int(entry.get("counts", {}).get(stop.site, 0)) < stop.count:
+                return ""
+            if entry.get("debugging") and entry.get("origin") == [stop.site, stop.count]:
+                return ""
+        return f"{ranks_text(dead)} has ended" if dead else f"{ranks_text(stop.stoppers)} went on"
+
+    def _never(self, rank: int) -> bool:
+        """Whether a rank that was never seen has no process on this host any more."""
+        since = self._absent.setdefault(rank, time.monotonic())
+        if self._agent.me.hosts or time.monotonic() - since < _LOST:
+            return False
+        self._absent[rank] = time.monotonic()  # a look at all processes, now and then
+        return is_here(rank) is False
+
+
+def _limit() -> float:
+    """Seconds after which a stop that nobody has come to goes on; 0 for never."""
+    try:
+        return max(float(os.environ.get("BREAKRANKS_WAIT", "0")), 0.0)
+    except ValueError:
+        return 0.0
+
+
+def standard_error() -> list[int]:
+    """Which file the rank's messages go to: ranks that share it need not all say the same."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return []
+    return [found.st_dev, found.st_ino, found.st_rdev]

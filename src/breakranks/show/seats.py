@@ -1,0 +1,117 @@
+"""How ranks at a prompt look: who stopped where and why, and the table of where everyone is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from breakranks.rankset import RankSet, ranks_text, short_text
+from breakranks.show.style import Line, Look, short_path
+
+_MOST_NOTES = 4
+
+
+def stopped_lines(states: Iterable[Mapping[str, Any]], look: Look) -> list[Line]:
+    """Ranks that have stopped, those of one place and reason in one paragraph."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for state in states:
+        where = _where(state)
+        key = (state.get("role"), state.get("reason"), where.get("file"), where.get("line"), state.get("stoppers"))
+        groups.setdefault(key, []).append(state)
+    ordered = sorted(groups.values(), key=lambda group: (group[0].get("role") == "held", _ranks(group).first))
+    return [line for group in ordered for line in _stopped(group, look)]
+
+
+def _stopped(group: list[Mapping[str, Any]], look: Look) -> Iterator[Line]:
+    state = group[0]
+    ranks = _ranks(group)
+    where = _where(state)
+    verb = "is" if len(ranks) == 1 else "are"
+    reason = str(state.get("reason", ""))
+    place = f"{_file(where, look)} in {where.get('function', '?')}"
+    if state.get("helper"):
+        who = f"{ranks_text(ranks)} (helper, pid {state.get('pid')})"
+    else:
+        who = ranks_text(ranks)
+    if state.get("role") == "held":
+        awaited = str(state.get("stoppers", ""))
+        mine = awaited == str(ranks)
+        text = f"{verb} held, {place}" + ("" if mine or not awaited else f", for rank {awaited}")
+        yield [(who, "rank"), f" {text}"]
+        return
+    said = reason if reason.startswith("crashed") else "stopped"
+    style = "bad" if reason.startswith("crashed") else "own"
+    yield [(who, "rank"), " ", (said, style), f", {place}"]
+    if where.get("source"):
+        yield ["  -> ", str(where["source"])]
+    thread = str(state.get("thread", ""))
+    if thread and thread != "MainThread":
+        yield [f"  in thread {thread}"]
+    yield from _inside(state)
+    notes = state.get("notes")
+    for note in notes[:_MOST_NOTES] if isinstance(notes, list) else []:
+        yield [(f"  {note}", "warn")]
+
+
+def _inside(state: Mapping[str, Any]) -> Iterator[Line]:
+    """Within the forward of a sharded module: what is safe to look at there."""
+    inside = state.get("inside")
+    if not isinstance(inside, dict):
+        return
+    module = str(inside.get("module", "")) or "the root module"
+    yield [
+        (f"  inside the {inside.get('pass')} of {inside.get('kind')} module {module} ({inside.get('class')})", "warn")
+    ]
+    safe = inside.get("safe")
+    for sentence in safe[:_MOST_NOTES] if isinstance(safe, list) else []:
+        yield [("    " + str(sentence), "dim")]
+
+
+def standing_lines(rows: Iterable[Mapping[str, Any]], absent: RankSet, look: Look) -> list[Line]:
+    """A row a class: the ranks, their state, and where they are. ``rows`` have ``rank``, ``state`` and ``frames``."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        groups.setdefault(_standing(row, look), []).append(int(row["rank"]))
+    texts = [(short_text(RankSet(ranks)), what, place) for (what, place), ranks in groups.items()]
+    if absent:
+        texts.append((short_text(absent), "not here", "on another host, or at no breakpoint yet"))
+    wide = [max((len(text[column]) for text in texts), default=0) for column in (0, 1)]
+    return [
+        [(f"{ranks:<{wide[0]}}", "rank"), "  ", (f"{what:<{wide[1]}}", _STYLES.get(what.split()[0], "")), f"  {place}"]
+        for ranks, what, place in texts
+    ]
+
+
+_STYLES = {"prompt": "own", "held": "warn", "crashed": "bad", "running": "good", "evaluating": "warn", "not": "dim"}
+
+
+def _standing(row: Mapping[str, Any], look: Look) -> tuple[str, str]:
+    state = row["state"]
+    if state.get("state") == "running":
+        frames: Any = row.get("frames") or ({},)
+        collective = state.get("collective")
+        place = f"{_file(frames[0], look)} in {frames[0].get('function', '?')}" if frames[0] else ""
+        if isinstance(collective, dict):
+            place = f"in {collective.get('op')}, {_file(collective, look)} in {collective.get('function', '?')}"
+        return "running to a breakpoint" if state.get("tracing") else "running", place
+    where = _where(state)
+    place = f"{_file(where, look)} in {where.get('function', '?')}"
+    if state.get("state") == "busy":
+        return "evaluating", place
+    reason = str(state.get("reason", ""))
+    if reason.startswith("crashed"):
+        return "crashed", f"{place}: {reason.removeprefix('crashed: ')}"
+    return str(state.get("role", "stopped")), place
+
+
+def _ranks(group: Iterable[Mapping[str, Any]]) -> RankSet:
+    return RankSet(int(state["rank"]) for state in group)
+
+
+def _where(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    where = state.get("where")
+    return where if isinstance(where, dict) else {}
+
+
+def _file(where: Mapping[str, Any], look: Look) -> str:
+    return f"{short_path(str(where.get('file', '?')), look)}:{where.get('line', '?')}"

@@ -1,0 +1,484 @@
+"""Real hosts on one machine, n1 to nN, on a switch of their own; the machine itself is their login node.
+
+A host has its own net, UTS, PID, IPC and mount namespaces, and its own /tmp, /dev/shm and /run. It shares
+everything else with the machine: one folder stands for NFS, and Python and the repository are where they are.
+
+    with Nodes(tmp_path, 2, ssh=True) as nodes:
+        job = nodes["n1"].popen(["torchrun", ...], stdout=log)
+        nodes.cut("n2")
+
+Nothing outlives the ``with``, nor a run that is killed: no namespace has a name, so each lives only as long
+as its processes, and those end when the pipe from the process that made them closes. The machine sees one
+network link, and no file of it is changed.
+
+Needs root, and the Debian packages ``iproute2``, ``util-linux`` and ``mount``; for ssh also
+``openssh-server`` and ``openssh-client``. Two hosts take a quarter of a second.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+INTERFACE = "eth0"
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+# command: the Debian package that has it
+_TOOLS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "mount": "mount"}
+_SSH_TOOLS = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+_PRIVILEGES = "Hosts need root with all its capabilities; in a container: docker run --privileged"
+# What names a place of the machine that a host does not have.
+_FOREIGN = {"TMPDIR", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"}
+
+# The init of a host. bash, because it reaps the orphans that become its children, also while it reads.
+# A private folder is put together on a stage, where what stays visible can still be bound into it.
+_INIT = r"""
+set -eu
+name=$1 address=$2 rig=$3 sshd=$4
+shift 4
+echo "$name" >/proc/sys/kernel/hostname
+for private in /tmp /dev/shm /run; do
+    mount -t tmpfs -o mode=1777 tmpfs "$rig/$name"
+    for visible in "$@"; do
+        case $visible in
+        "$private"/*)
+            mkdir -p "$rig/$name${visible#"$private"}"
+            mount --bind "$visible" "$rig/$name${visible#"$private"}"
+            ;;
+        esac
+    done
+    mount --no-mtab --move "$rig/$name" "$private" # its table would be in the old /run
+done
+chmod 755 /run
+mkdir -m 1777 /run/lock
+# The interfaces under /sys/class/net are those of the net namespace that mounted it.
+mkdir /run/cgroup
+mount --rbind /sys/fs/cgroup /run/cgroup
+mount -t sysfs sysfs /sys
+mount --move /run/cgroup /sys/fs/cgroup
+rmdir /run/cgroup
+echo "$name" >/run/hostname
+if [ -e /etc/hostname ]; then mount --bind /run/hostname /etc/hostname; fi
+for file in hosts nsswitch.conf shadow ssh/ssh_config; do
+    if [ -e "$rig/etc/$file" ]; then mount --bind "$rig/etc/$file" "/etc/$file"; fi
+done
+echo mounted
+read -r _
+ip link set lo up
+ip address add "$address/24" dev eth0
+ip link set eth0 up
+if [ -n "$sshd" ]; then
+    mkdir -m 755 /run/sshd
+    if [ -d ~/.ssh ]; then mount -t tmpfs -o mode=700 tmpfs ~/.ssh; fi
+    "$sshd" -D -f "$rig/sshd_config" -E "$rig/$name.sshd.log" </dev/null >/dev/null 2>&1 &
+fi
+echo up
+while read -r _; do :; done
+"""
+
+# What stands between a Popen and its process on a host. The exit status comes through, and a death by signal
+# too. nsenter itself would stop when the process is stopped, and not go on when the process does; a shell
+# does not. It says how a command died, but to nobody: in a subshell, for dash redirects before it forks.
+# The process leads a session of its own, as by ssh: that of its parent has no number on the host.
+_ENTER = r"""
+exec 9>&2 2>/dev/null
+(exec setpriv --pdeathsig KILL setsid env "$@" 2>&9 9>&-)
+status=$?
+if [ $status -gt 128 ]; then ulimit -c 0; kill -$((status - 128)) $$; fi
+exit $status
+"""
+
+_SSHD_CONFIG = """\
+Port 22
+HostKey {rig}/hostkey
+AuthorizedKeysFile {rig}/id.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin prohibit-password
+PrintMotd no
+PrintLastLog no
+AcceptEnv *
+MaxStartups 200:30:400
+MaxSessions 100
+Subsystem sftp internal-sftp
+"""
+
+_SSH_CONFIG = """\
+Host {name}
+  HostName {address}
+"""
+
+_SSH_CONFIG_OF_ALL = """\
+Host *
+  User root
+  IdentityFile {rig}/id
+  IdentitiesOnly yes
+  IdentityAgent none
+  UserKnownHostsFile {rig}/known_hosts
+  StrictHostKeyChecking yes
+  BatchMode yes
+  ConnectTimeout 5
+"""
+
+
+class Process(subprocess.Popen[Any]):
+    """A process on a host. ``pid`` is of the shell that waits for it; signals go to the process itself.
+
+    End it by ``terminate`` and ``kill``. It also ends when the shell is killed, but then nobody reaps it save
+    the init of this machine, and the host cannot end before that.
+    """
+
+    @property
+    def pid_here(self) -> int:
+        """The process id as this machine counts; ProcessLookupError when it has ended."""
+        while self.poll() is None:
+            try:
+                with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
+                    children = file.read().split()
+            except FileNotFoundError:
+                children = []
+            if children:
+                return int(children[0])
+            time.sleep(0.002)
+        raise ProcessLookupError(f"{self.args} has ended")
+
+    @property
+    def pid_there(self) -> int:
+        """The process id as its host counts."""
+        with open(f"/proc/{self.pid_here}/status") as file:
+            return int(re.findall(r"^NSpid:.*\s(\d+)$", file.read(), re.MULTILINE)[0])
+
+    def send_signal(self, sig: int) -> None:
+        try:
+            os.kill(self.pid_here, sig)
+        except ProcessLookupError:
+            pass
+
+
+class Host:
+    """One host, once it is up. ``pid`` is of its init, as this machine counts."""
+
+    def __init__(self, name: str, address: str, folder: Path, enter: Path) -> None:
+        self.name = name
+        self.address = address
+        self.folder = folder
+        self._enter = enter
+        self.pid = 0
+        self.started: list[Process] = []
+
+    def popen(
+        self,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: int | IO[Any] | None = subprocess.DEVNULL,
+        **options: Any,
+    ) -> Process:
+        """Start a process on the host. ``env`` is added to the environment; ``cwd`` is the shared folder."""
+        inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+        process = Process(
+            [
+                *("nsenter", f"--target={self.pid}", "--net", "--uts", "--ipc", "--mount", "--pid", "--no-fork", "--"),
+                *("/bin/sh", str(self._enter), f"--chdir={cwd or self.folder}", "--", *map(str, command)),
+            ],
+            env={**inherited, "HOSTNAME": self.name, **(env or {})},
+            stdin=stdin,
+            start_new_session=True,
+            **options,
+        )
+        self.started.append(process)
+        return process
+
+    def run(
+        self,
+        command: Sequence[str | Path],
+        *,
+        timeout: float = 60.0,
+        check: bool = False,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the host to its end, and keep what it prints as text."""
+        with self.popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(input, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        done = subprocess.CompletedProcess(list(command), process.returncode, stdout, stderr)
+        if check:
+            done.check_returncode()
+        return done
+
+
+class Nodes:
+    """Hosts n1 to n``count``. ``folder`` is on all of them, and so are the folders of ``visible``."""
+
+    def __init__(self, folder: Path, count: int = 2, *, ssh: bool = False, visible: Iterable[Path] = ()) -> None:
+        self.folder = folder.resolve()
+        self.count = count
+        self.with_ssh = ssh
+        self.visible = [
+            self.folder,
+            _REPOSITORY,
+            Path(sys.prefix),
+            Path(sys.base_prefix),
+            *(path.resolve() for path in visible),
+        ]
+        self.hosts: dict[str, Host] = {}
+        self.link = ""
+        self.address = ""
+        self._switch = 0
+        self._inits: dict[str, subprocess.Popen[bytes]] = {}
+        self._undo = ExitStack()
+
+    def __getitem__(self, name: str) -> Host:
+        return self.hosts[name]
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self.hosts.values())
+
+    @property
+    def ssh_config(self) -> Path:
+        """For ``ssh -F`` on this machine; a host has it as its /etc/ssh/ssh_config."""
+        return self._rig / "etc/ssh/ssh_config"
+
+    def cut(self, name: str) -> None:
+        """Pull the cable of a host: packets are lost in silence, both ways."""
+        self._on_switch(f"link set {self[name].name} down")
+
+    def heal(self, name: str) -> None:
+        """Put the cable back."""
+        self._on_switch(f"link set {self[name].name} up")
+
+    def __enter__(self) -> Nodes:
+        _demand({**_TOOLS, **(_SSH_TOOLS if self.with_ssh else {})})
+        try:
+            self._start()
+        except BaseException:
+            self._undo.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._rig = Path(tempfile.mkdtemp(prefix=".nodes-", dir=self.folder))
+        (self._rig / "init").write_text(_INIT)
+        (self._rig / "enter").write_text(_ENTER)
+        self._start_switch()
+        network = self._claim_network()
+        self.address = f"{network}.254"
+        for number in range(1, self.count + 1):
+            name = f"n{number}"
+            self.hosts[name] = Host(name, f"{network}.{number}", self.folder, self._rig / "enter")
+        self._write_etc()
+        if self.with_ssh:
+            self._write_ssh()
+        self._undo.callback(self._end_hosts)
+        for host in self:
+            self._start_host(host)
+        for name, init in self._inits.items():
+            _expect(b"mounted", init, self._rig / f"{name}.log")
+            self[name].pid = _only_child(init.pid)
+        self._on_switch(
+            *(f"link add {host.name} type veth peer name {INTERFACE} netns {host.pid}" for host in self),
+            *(f"link set {host.name} master switch up" for host in self),
+        )
+        for init in self._inits.values():
+            init.stdin.write(b"\n")
+        for name, init in self._inits.items():
+            _expect(b"up", init, self._rig / f"{name}.log")
+        for host in self:
+            self._await_network(host)
+
+    def _start_switch(self) -> None:
+        # Not in the machine's namespace: there its firewall would judge what the hosts say to each other.
+        script = "ip link add switch type bridge && ip link set switch up && echo up && exec cat"
+        log = self._rig / "switch.log"
+        switch = _start_init(["unshare", "--net", "--", "/bin/sh", "-c", script], log)
+        self._undo.callback(_end, switch)
+        _expect(b"up", switch, log)
+        self._switch = switch.pid
+
+    def _start_host(self, host: Host) -> None:
+        (self._rig / host.name).mkdir()
+        sshd = str(_which("sshd")) if self.with_ssh else ""
+        spaces = ("--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+        arguments = (host.name, host.address, self._rig, sshd, *self.visible)
+        command = ["unshare", *spaces, "--", "/bin/bash", str(self._rig / "init"), *map(str, arguments)]
+        self._inits[host.name] = _start_init(command, self._rig / f"{host.name}.log")
+
+    def _end_hosts(self) -> None:
+        # A host has ended when all its processes are reaped, which a shell that was stopped would not do.
+        for process in (process for host in self for process in host.started if process.poll() is None):
+            os.kill(process.pid, signal.SIGCONT)
+        # All before any is waited for: hosts end side by side.
+        for init in self._inits.values():
+            init.stdin.close()
+        for init in self._inits.values():
+            _end(init)
+        for host in self:
+            for process in host.started:
+                process.wait(10)
+
+    def _claim_network(self) -> str:
+        """Take a 10.x.y that nobody has. The link's name is the claim: of two runs, the kernel refuses one."""
+        taken = list(_routes())
+        for _ in range(1000):
+            network = f"10.{random.randrange(256)}.{random.randrange(256)}"
+            if any(ipaddress.ip_network(f"{network}.0/24").overlaps(other) for other in taken):
+                continue
+            link = "rig" + network.removeprefix("10.").replace(".", "-")
+            add = ["ip", "link", "add", link, "type", "veth", "peer", "name", "machine", "netns", str(self._switch)]
+            done = subprocess.run(add, capture_output=True, text=True, timeout=30)
+            if done.returncode == 0:
+                break
+            if "File exists" not in done.stderr:
+                raise RuntimeError(f"no network link: {done.stderr.strip()}. {_PRIVILEGES}")
+        else:
+            raise RuntimeError("no 10.x.y.0/24 is free on this machine; see `ip route`")
+        self.link = link
+        # By name, although it would go with the switch: the kernel is late to clear a namespace away.
+        self._undo.callback(subprocess.run, ["ip", "link", "delete", link], capture_output=True, timeout=30)
+        self._on_switch("link set machine master switch up")
+        _ip(f"address add {network}.254/24 dev {link}", f"link set {link} up")
+        return network
+
+    def _write_etc(self) -> None:
+        etc = self._rig / "etc"
+        etc.mkdir()
+        lines = ["127.0.0.1 localhost", "::1 localhost", f"{self.address} machine"]
+        lines += [f"{host.address} {host.name}" for host in self]
+        (etc / "hosts").write_text("\n".join(lines) + "\n")
+        if os.path.exists("/etc/nsswitch.conf"):
+            text = Path("/etc/nsswitch.conf").read_text()
+            (etc / "nsswitch.conf").write_text(re.sub(r"(?m)^hosts:.*", "hosts: files", text))
+
+    def _write_ssh(self) -> None:
+        rig = self._rig
+        for key in ("hostkey", "id"):
+            keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", key, "-f", str(rig / key)]
+            subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL, timeout=30)
+        (rig / "known_hosts").write_text("* " + (rig / "hostkey.pub").read_text())
+        (rig / "sshd_config").write_text(_SSHD_CONFIG.format(rig=rig))
+        (rig / "etc/ssh").mkdir()
+        hosts = (_SSH_CONFIG.format(name=host.name, address=host.address) for host in self)
+        self.ssh_config.write_text("".join(hosts) + _SSH_CONFIG_OF_ALL.format(rig=rig))
+        # sshd without PAM refuses an account whose password is locked with "!", as root's often is.
+        (rig / "etc/shadow").write_text("root:*:19000:0:99999:7:::\n")
+
+    def _await_network(self, host: Host) -> None:
+        """Wait for an answer from port 22: of sshd, or, where there is none, of the kernel that refuses."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            try:
+                socket.create_connection((host.address, 22), timeout=0.5).close()
+                return
+            except ConnectionRefusedError:
+                if not self.with_ssh:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.01)
+        what = f"sshd: see {self._rig}/{host.name}.sshd.log" if self.with_ssh else "does a firewall forbid it?"
+        raise RuntimeError(f"{host.name} at {host.address} does not answer from here. {what}")
+
+    def _on_switch(self, *commands: str) -> None:
+        _ip(*commands, prefix=("nsenter", f"--target={self._switch}", "--net", "--"))
+
+
+def _demand(tools: Mapping[str, str]) -> None:
+    if os.geteuid() != 0:
+        raise RuntimeError(f"not root. {_PRIVILEGES}")
+    missing = [tool for tool in tools if _which(tool) is None]
+    if missing:
+        packages = sorted({tools[tool] for tool in missing})
+        raise RuntimeError(f"not here: {', '.join(missing)}; install: apt-get install {' '.join(packages)}")
+
+
+def _which(tool: str) -> str | None:
+    return shutil.which(tool) or shutil.which(tool, path="/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def _ip(*commands: str, prefix: Sequence[str] = ()) -> None:
+    batch = "".join(command + "\n" for command in commands)
+    done = subprocess.run([*prefix, "ip", "-batch", "-"], input=batch, capture_output=True, text=True, timeout=30)
+    if done.returncode:
+        raise RuntimeError(f"ip: {done.stderr.strip()}, of:\n{batch}{_PRIVILEGES}")
+
+
+def _routes() -> Iterator[ipaddress.IPv4Network]:
+    """Networks that this machine reaches, save those so wide that nothing would be left."""
+    done = subprocess.run(["ip", "-j", "-4", "route", "show", "table", "all"], capture_output=True, timeout=30)
+    for route in json.loads(done.stdout or "[]"):
+        if route["dst"] != "default":
+            network = ipaddress.IPv4Network(route["dst"], strict=False)
+            if network.prefixlen > 8:
+                yield network
+
+
+def _start_init(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start what keeps namespaces alive until its input closes, which it does also when we are killed."""
+    with open(log, "wb") as errors:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _expect(word: bytes, process: subprocess.Popen[bytes], log: Path) -> None:
+    ready, _, _ = select.select([process.stdout], [], [], 30)
+    if not ready or process.stdout.readline().strip() != word:
+        raise RuntimeError(f"{log.stem} did not come to be {word.decode()}: {log.read_text().strip()}\n{_PRIVILEGES}")
+
+
+def _only_child(pid: int) -> int:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        (child,) = file.read().split()
+    return int(child)
+
+
+def _end(init: subprocess.Popen[bytes]) -> None:
+    """End a host: with the first process of a PID namespace, the kernel ends all others."""
+    init.stdin.close()
+    try:
+        init.wait(10)
+    except subprocess.TimeoutExpired:
+        init.kill()
+        init.wait(10)
+    init.stdout.close()
