@@ -23,6 +23,7 @@ class Terminal:
         self._opened = opened
         self._modes: Any = None
         self._history = ""
+        self._ahead = ""  # typed while we waited
 
     def __enter__(self) -> Terminal:
         import readline
@@ -73,9 +74,16 @@ class Terminal:
 
     def line(self, prompt: str) -> str | None:
         """What was typed; None at the end of input. Ctrl-C gives an empty line."""
+        import readline
+
         if self._opened:
             self._silence()
         sys.stdout.flush()
+        typed, enter, self._ahead = self._ahead.partition("\n")
+        if enter:
+            print(f"{prompt}{typed}", flush=True)
+            return typed
+        readline.set_startup_hook(lambda: readline.insert_text(typed))
         try:
             return input(prompt)
         except EOFError:
@@ -93,8 +101,11 @@ class Terminal:
         modes[3] &= ~(termios.ICANON | termios.ECHO | termios.ISIG)
         termios.tcsetattr(0, termios.TCSANOW, modes)
         while select.select([0], [], [], 0)[0]:
-            if b"\x03" in (os.read(0, 1024) or b"\x03"):
+            typed = os.read(0, 1024) or b"\x03"
+            if b"\x03" in typed:
+                self._ahead = ""
                 return True
+            self._ahead += typed.decode(errors="ignore").replace("\r", "\n")  # it is for the next prompt
         return False
 
     def _silence(self) -> None:

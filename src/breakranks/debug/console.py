@@ -275,7 +275,7 @@ class Console:
         pending = self.session.start(line, taking)
         yield from self._await(pending)
         late = RankSet(pending.awaited)
-        answers = [*pending.answers.values(), *(Answer(rank=rank, text="has not answered", late=True) for rank in late)]
+        answers = [*pending.answers.values(), *(Answer(rank=rank, text="is not back yet", late=True) for rank in late)]
         self.failed = self.failed or any(one.error or one.late for one in answers)
         self._drop_events(taking, "stopped")
         went = RankSet(pending.went)
@@ -324,12 +324,11 @@ class Console:
         self._shown = ()
         while pending.awaited:
             try:
-                self.session.wait(lambda: not pending.awaited or self._pressed(), 0.2)
+                if self.session.wait(lambda: not pending.awaited or self._pressed(), 0.2):
+                    return
             except KeyboardInterrupt:
                 return
             now = time.monotonic()
-            if not pending.awaited or self._pressed():
-                return
             if now - looked < (_LOOK if looked == pending.began else _AGAIN):
                 continue
             looked = now

@@ -175,7 +175,8 @@ class Session:
         elif event == "answer":
             state = message.get("state")
             if isinstance(state, dict):
-                self._note(link, state, quiet=True)
+                # An answer to a line that nobody waits for any more is news.
+                self._note(link, state, quiet=self._pending is not None and message.get("id") == self._pending.number)
             self._answered(link, message)
         number = message.get("id")
         if isinstance(number, int) and number in self._replies:

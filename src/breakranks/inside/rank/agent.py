@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from breakranks.inside.rank.terminal import Opened
 
 VERSION = 1
+_CONSOLE_ENDS = 0.5  # seconds that a console takes to end, once it has let go of us
 
 
 class Agent:
@@ -76,6 +77,8 @@ class Agent:
         if os.getpid() != self.pid or self._ending:
             return
         self._ending = True
+        if self.console is not None:
+            self.console.ended(_CONSOLE_ENDS)
         self.wire.wake()
         self._thread.join(2.0)
         # The entry stays while others are here: to those that hold for this rank it says that it will not come.
@@ -163,6 +166,8 @@ class Agent:
     def _gone(self, client: Client) -> None:
         """The last console has left, whatever became of it: what it held goes on, and does not stop again."""
         self.seat.drop(client)
+        if self.console is not None and self.console.ended(_CONSOLE_ENDS):
+            self.console = None
         if not client.console or self.watched or client.polite:
             return
         self.watch.off = True

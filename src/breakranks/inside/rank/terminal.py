@@ -107,11 +107,14 @@ class Opened:
         self.modes = termios.tcgetattr(terminal)
         self.process: subprocess.Popen[bytes] | None = None
 
-    def ended(self) -> bool:
+    def ended(self, wait: float = 0.0) -> bool:
         """Whether it has; called now and then by the agent."""
         import termios
 
-        if self.process is None or self.process.poll() is None:
+        try:
+            if self.process is None or self.process.wait(wait) is None:
+                return False
+        except subprocess.TimeoutExpired:
             return False
         try:
             with open(self.path, "r+b", buffering=0) as terminal:

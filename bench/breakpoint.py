@@ -1,0 +1,520 @@
+"""What a breakpoint costs: one that does not fire, an agent that idles, the way to the prompt, an answer of eight ranks.
+
+    .venv/bin/python bench/breakpoint.py                    everything: about three minutes
+    .venv/bin/python bench/breakpoint.py --only calls,step  parts: calls, step, prompt, fold
+    .venv/bin/python bench/breakpoint.py --quick            fewer rounds
+
+What is compared takes turns within one run: in one process where it can (calls, step, fold), and in rounds of a fresh
+job each where it cannot (prompt). The peers are what people write today: ``if x > 3: pdb.set_trace()`` and
+``torch.distributed.breakpoint()``.
+
+calls    a call that does not stop, in ns, what the loop around it costs taken off. dist.breakpoint has no condition; with
+         ``skip`` it logs a line each time, here to /dev/null.
+step     a training step of an MLP on one CPU thread: nothing of ours, an agent in the process, an agent and a breakpoint
+         in the step that does not fire. Blocks are longer than a second, since an agent idles in turns of a second.
+         "noise" is the first compared with itself: odd blocks with even ones.
+prompt   from the call of the rank that came last to the prompt on the terminal, by the wall clock of one machine.
+fold     from a line of a person's to the text that answers it, in the console's own code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+PARTS = ("calls", "step", "prompt", "fold")
+DEADLINE = 90.0
+OTHERS = ("3.12", "3.13")
+
+CALLS = """
+import json, os, pdb, statistics, sys, time
+import breakranks
+rounds, torch_too = int(sys.argv[1]), sys.argv[2] == "torch"
+x = 1.0
+def loop(n, x):
+    began = time.perf_counter_ns()
+    for _ in range(n): pass
+    return time.perf_counter_ns() - began
+def guarded(n, x):
+    began = time.perf_counter_ns()
+    for _ in range(n):
+        if x > 3: pdb.set_trace()
+    return time.perf_counter_ns() - began
+def value(n, x):
+    began = time.perf_counter_ns()
+    for _ in range(n): breakranks.breakpoint(when=x > 3)
+    return time.perf_counter_ns() - began
+def function(n, x):
+    began = time.perf_counter_ns()
+    for _ in range(n): breakranks.breakpoint(when=lambda: x > 3)
+    return time.perf_counter_ns() - began
+def text(n, x):
+    began = time.perf_counter_ns()
+    for _ in range(n): breakranks.breakpoint(when="x > 3")
+    return time.perf_counter_ns() - began
+rows = {"if x > 3: pdb.set_trace()": (guarded, 20000), "breakpoint(when=x > 3)": (value, 5000),
+        "breakpoint(when=lambda: x > 3)": (function, 5000), "breakpoint(when='x > 3')": (text, 1000)}
+if torch_too:
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    def skipped(n, x):
+        began = time.perf_counter_ns()
+        for _ in range(n): dist.breakpoint(0, skip=10**9)
+        return time.perf_counter_ns() - began
+    rows["dist.breakpoint(0, skip=10**9)"] = (skipped, 1000)
+breakranks.breakpoint(when=False)  # from here on there is an agent
+for function, n in rows.values(): function(n, x)
+times = {name: [] for name in rows}
+for _ in range(rounds):
+    for name, (function, n) in rows.items():
+        times[name].append((function(n, x) - loop(n, x)) / n)
+print(json.dumps(times))
+"""
+
+STEP = """
+import json, os, sys, time
+import torch
+from breakranks.inside.rank import api
+import breakranks
+blocks, seconds = int(sys.argv[1]), float(sys.argv[2])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+width = 192
+model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width),
+                            torch.nn.ReLU(), torch.nn.Linear(width, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+batch, wanted = torch.randn(256, width), torch.randn(256, 1)
+def step():
+    loss = (model(batch) - wanted).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    return loss
+def step_with_breakpoint():
+    loss = (model(batch) - wanted).pow(2).mean()
+    breakranks.breakpoint(when=loss > 1e9)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    return loss
+def step_with_check():  # what somebody would write instead
+    loss = (model(batch) - wanted).pow(2).mean()
+    if loss > 1e9: raise SystemExit
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    return loss
+def block(one):
+    times, until = [], time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        began = time.perf_counter_ns()
+        one()
+        times.append(time.perf_counter_ns() - began)
+    times.sort()
+    return times[len(times) // 2] / 1e6, sum(times) / len(times) / 1e6
+def end():
+    if api._agent is not None:
+        api._agent.end()
+        api._agent = None
+rows = {"nothing": (step, False), "agent": (step, True), "if loss > 1e9": (step_with_check, False),
+        "agent and breakpoint": (step_with_breakpoint, True)}
+found = {name: [] for name in rows}
+idle = []  # seconds of CPU of the agent's thread, per second
+for _ in range(100): step()
+order = list(rows)
+for turn in range(blocks):
+    for name in order:
+        one, wanted_agent = rows[name]
+        end()
+        if wanted_agent:
+            api._start()
+            clock, cpu = time.perf_counter(), time.clock_gettime(time.pthread_getcpuclockid(api._agent._thread.ident))
+        one()
+        found[name].append(block(one))
+        if wanted_agent and name == "agent":
+            spent = time.clock_gettime(time.pthread_getcpuclockid(api._agent._thread.ident)) - cpu
+            idle.append(spent / (time.perf_counter() - clock))
+    order.append(order.pop(0))
+end()
+print(json.dumps({"blocks": found, "idle": idle}))
+"""
+
+# A rank: says when it is ready, then for each time that it is told, calls its breakpoint at that time and says when.
+RANK = """
+import os, sys, time
+kind, stop = sys.argv[1:3]
+rank, control, report = int(os.environ["RANK"]), int(os.environ["BENCH_CONTROL"]), int(os.environ["BENCH_REPORT"])
+if kind != "plain":
+    import torch
+    torch.set_num_threads(1)
+    tensor = torch.arange(1e6) * (rank + 1)
+if kind == "torch":
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    dist.barrier()
+number = 0.1 * (rank + 1)
+if stop == "ours":
+    import breakranks
+    breakranks.breakpoint(when=False)
+elif stop == "dist":
+    import torch.distributed as dist
+os.write(report, b"ready\\n")
+with os.fdopen(control) as told:
+    for line in told:
+        time.sleep(max(0.0, float(line) - time.time()))
+        os.write(report, f"{time.time()}\\n".encode())
+        if stop == "ours":
+            breakranks.breakpoint()
+        else:
+            dist.breakpoint(0)
+"""
+
+
+# ---- running things
+
+
+class Terminal:
+    """A terminal of ours, in which something runs: what came out of it, and when."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = os.openpty()
+        modes = termios.tcgetattr(self.slave)
+        modes[3] &= ~termios.ECHO
+        termios.tcsetattr(self.slave, termios.TCSANOW, modes)
+        self.text = ""
+
+    def until(self, pattern: str, seconds: float = DEADLINE) -> float:
+        """When the text that is not read yet has this in it; it is read then."""
+        end = time.monotonic() + seconds
+        while True:
+            seen = time.time()
+            found = re.search(pattern, self.text)
+            if found is not None:
+                self.text = self.text[found.end() :]
+                return seen
+            if not select.select([self.master], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"no {pattern!r} in {seconds:g} s, only {self.text[-800:]!r}")
+            self.text += os.read(self.master, 65536).decode(errors="replace")
+
+    def type(self, line: str) -> None:
+        os.write(self.master, line.encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self.master)
+        os.close(self.slave)
+
+
+class Job:
+    """Ranks that are ready. ``stop`` lets them all come to their breakpoint at one moment; when the last one did."""
+
+    def __init__(self, folder: str, kind: str, stop: str, ranks: int, terminal: Terminal | None) -> None:
+        self.ranks = ranks
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._tell: list[int] = []
+        self._report, report = os.pipe()
+        self._heard = b""
+        self._log = open(f"{folder}/log", "ab")  # noqa: SIM115
+        port = free_port()
+        for rank in range(ranks):
+            control, tell = os.pipe()
+            self._tell.append(tell)
+            environ = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+                "BENCH_CONTROL": str(control),
+                "BENCH_REPORT": str(report),
+            }
+            theirs: Any = terminal.slave if terminal is not None and rank == 0 else None
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", RANK, kind, stop],
+                    stdin=subprocess.DEVNULL if theirs is None else theirs,
+                    stdout=self._log if theirs is None else theirs,
+                    stderr=self._log if theirs is None else theirs,
+                    pass_fds=(control, report),
+                    env=environ,
+                )
+            )
+            os.close(control)
+        os.close(report)
+        self._lines(ranks)
+
+    def _lines(self, count: int) -> list[str]:
+        until = time.monotonic() + DEADLINE
+        while self._heard.count(b"\n") < count:
+            if not select.select([self._report], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError(f"the ranks said only {self._heard!r}")
+            chunk = os.read(self._report, 65536)
+            if not chunk:
+                self._log.flush()
+                raise RuntimeError("the ranks have ended: " + Path(self._log.name).read_text()[-2000:])
+            self._heard += chunk
+        *lines, rest = self._heard.split(b"\n")
+        self._heard = rest
+        return [line.decode() for line in lines]
+
+    def stop(self) -> None:
+        moment = time.time() + 0.15
+        for tell in self._tell:
+            os.write(tell, f"{moment}\n".encode())
+
+    def arrived(self) -> float:
+        return max(map(float, self._lines(self.ranks)))
+
+    def close(self) -> None:
+        for tell in self._tell:
+            with contextlib.suppress(OSError):
+                os.close(tell)
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        os.close(self._report)
+        self._log.close()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def child(python: str, code: str, *words: str) -> Any:
+    """What a process of its own has found, as JSON on its last line."""
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [python, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ, timeout=600
+    )
+    if done.returncode:
+        sys.exit(f"{python} ended with {done.returncode}:\n{done.stdout.decode()[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---- parts
+
+
+def calls(quick: bool) -> None:
+    pythons = {f"{sys.version_info[0]}.{sys.version_info[1]}": (sys.executable, "torch")}
+    for version in OTHERS:
+        python = ROOT / f".venv-{version}" / "bin" / "python"
+        if python.exists() and version not in pythons:
+            pythons[version] = (str(python), "plain")
+    found = {
+        version: child(python, CALLS, "15" if quick else "60", kind) for version, (python, kind) in pythons.items()
+    }
+    head("a call that does not stop, ns", *(f"{version} {what}" for version in found for what in ("median", "least")))
+    for name in next(iter(found.values())):
+        cells = []
+        for version in found:
+            times = found[version].get(name)
+            cells += [statistics.median(times), min(times)] if times else [None, None]
+        row(name, cells)
+    ours = found[next(iter(found))]
+    for name in ("breakpoint(when=x > 3)", "breakpoint(when='x > 3')"):
+        for peer in ("if x > 3: pdb.set_trace()", "dist.breakpoint(0, skip=10**9)"):
+            print(f"{name} / {peer}: {statistics.median(ours[name]) / statistics.median(ours[peer]):.3g}")
+
+
+def step(quick: bool) -> None:
+    found = child(sys.executable, STEP, "6" if quick else "16", "1.2")
+    blocks = found["blocks"]
+    head("a training step, ms", "median", "least", "most", "mean")
+    for name, pairs in blocks.items():
+        medians = [median for median, _ in pairs]
+        row(
+            name, [statistics.median(medians), min(medians), max(medians), statistics.median(mean for _, mean in pairs)]
+        )
+
+    def ratio(name: str, over: list[list[float]], under: list[list[float]], which: int) -> None:
+        ratios = sorted(a[which] / b[which] for a, b in zip(over, under, strict=False))
+        quartiles = statistics.quantiles(ratios, n=4)
+        what = "median" if which == 0 else "mean"
+        print(
+            f"{name}, {what} steps of blocks side by side: {statistics.median(ratios):.4f} "
+            f"(half of the blocks {quartiles[0]:.4f} to {quartiles[2]:.4f})"
+        )
+
+    for which in (0, 1):
+        ratio("agent / nothing", blocks["agent"], blocks["nothing"], which)
+        ratio("agent and breakpoint / nothing", blocks["agent and breakpoint"], blocks["nothing"], which)
+        ratio("agent and breakpoint / if", blocks["agent and breakpoint"], blocks["if loss > 1e9"], which)
+        ratio("noise", blocks["nothing"][1::2], blocks["nothing"][::2], which)
+    print(f"CPU of an idle agent: {statistics.median(found['idle']) * 1e6:.0f} µs a second")
+
+
+def waiting(folder: str, kind: str, ranks: int, stops: int) -> tuple[list[float], list[float]]:
+    """A console that is there before the ranks come: the first stop, and those after a `c`."""
+    terminal = Terminal()
+    job = Job(folder, kind, "ours", ranks, None)
+    console = subprocess.Popen(
+        [str(BIN / "breakranks"), "console"], stdin=terminal.slave, stdout=terminal.slave, stderr=terminal.slave
+    )
+    times = []
+    try:
+        terminal.until("nobody has stopped yet")
+        for turn in range(stops):
+            if turn:
+                time.sleep(0.4)
+            job.stop()
+            seen = terminal.until(r"\[0\] > ")
+            times.append((seen - job.arrived()) * 1000)
+            terminal.type("c" if turn < stops - 1 else "q")
+        console.wait(10)
+    finally:
+        console.kill()
+        console.wait()
+        job.close()
+        terminal.close()
+    return times[:1], times[1:]
+
+
+def opened(folder: str, kind: str, stop: str, ranks: int, stops: int) -> list[float]:
+    """A prompt in the terminal of rank 0: the console that it opens there, or pdb."""
+    terminal = Terminal()
+    job = Job(folder, kind, stop, ranks, terminal)
+    times = []
+    try:
+        for _ in range(stops):
+            job.stop()
+            seen = terminal.until(r"\[0\] > " if stop == "ours" else r"\(Pdb\) ")
+            times.append((seen - job.arrived()) * 1000)
+            terminal.type("c")
+            time.sleep(0.8)
+    finally:
+        job.close()
+        terminal.close()
+    return times
+
+
+def prompt(quick: bool) -> None:
+    rounds, stops = (2, 3) if quick else (5, 5)
+    rows: dict[str, list[float]] = {}
+
+    def add(name: str, times: list[float]) -> None:
+        rows.setdefault(name, []).extend(times)
+
+    with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
+        private(folder)
+        for _ in range(rounds):
+            for kind, ranks in (("plain", 8), ("torch", 4)):
+                first, later = waiting(folder, kind, ranks, stops)
+                add(f"{ranks} {kind} ranks, console waits, first stop", first)
+                add(f"{ranks} {kind} ranks, console waits, after a c", later)
+                add(f"{ranks} {kind} ranks, console opened by rank 0", opened(folder, kind, "ours", ranks, stops))
+            add("4 torch ranks, dist.breakpoint, (Pdb)", opened(folder, "torch", "dist", 4, stops))
+    head("last arrival to prompt, ms", "median", "least", "most", "of")
+    for name, times in rows.items():
+        row(name, [statistics.median(times), min(times), max(times), len(times)])
+    peer = statistics.median(rows["4 torch ranks, dist.breakpoint, (Pdb)"])
+    for name, times in rows.items():
+        if name.startswith("4 torch ranks, console"):
+            print(f"{name.split(', ', 1)[1]} / dist.breakpoint: {statistics.median(times) / peer:.1f}")
+
+
+def fold(quick: bool) -> None:
+    from breakranks.cli.console import _show
+    from breakranks.debug.console import Console
+    from breakranks.debug.session import Session
+
+    args = argparse.Namespace(json=False, color="never", full=False)
+    questions = {
+        "all p number, 8 ranks": "all p number",
+        "rank 0 p number": "rank 0 p number",
+        "all p tensor of 1e6, 8 ranks": "all p tensor",
+        "rank 0 p tensor of 1e6": "rank 0 p tensor",
+    }
+    times: dict[str, list[float]] = {name: [] for name in questions}
+    with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
+        private(folder)
+        job = Job(folder, "tensors", "ours", 8, None)
+        session = Session()
+        try:
+            job.stop()
+            job.arrived()
+            session.scan()
+            assert session.wait(lambda: len(session.stopped) == 8, 10), session.stopped
+            console = Console(session, interactive=True)
+            shown: dict[str, str] = {}
+            for _ in range(2 if quick else 50):
+                for name, line in questions.items():
+                    text = io.StringIO()
+                    began = time.perf_counter()
+                    with contextlib.redirect_stdout(text):
+                        for outcome in console.execute(line):
+                            _show(outcome, console, session, line, args)
+                    times[name].append((time.perf_counter() - began) * 1000)
+                    shown[name] = text.getvalue()
+            assert all(shown.values()), shown
+        finally:
+            session.close(armed=False)
+            job.close()
+    head("line to answer, ms", "median", "least", "most")
+    for name, found in times.items():
+        row(name, [statistics.median(found), min(found), max(found)])
+    for what, many, one in (("number", *list(times)[:2]), ("tensor", *list(times)[2:])):
+        print(f"eight ranks / one, {what}: {statistics.median(times[many]) / statistics.median(times[one]):.1f}")
+
+
+# ---- the page
+
+
+def head(name: str, *columns: str) -> None:
+    print(f"\n{name:50}" + "".join(f"{column:>13}" for column in columns), flush=True)
+
+
+def row(name: str, cells: list[float | None]) -> None:
+    texts = ("–" if cell is None else f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}" for cell in cells)
+    print(f"  {name:48}" + "".join(f"{text:>13}" for text in texts), flush=True)
+
+
+def private(folder: str) -> None:
+    """Agents and history of ours, not of the person who runs this."""
+    run = f"{folder}/run"
+    os.makedirs(run, mode=0o700)
+    os.environ |= {"BREAKRANKS_RUN": run, "XDG_STATE_HOME": f"{folder}/state", "TERM": "dumb"}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", default=",".join(PARTS), help="parts, with commas between: " + ", ".join(PARTS))
+    options.add_argument("--quick", action="store_true", help="fewer rounds")
+    chosen = options.parse_args()
+    names = chosen.only.split(",")
+    if unknown := set(names) - set(PARTS):
+        options.error(f"there is no part {', '.join(sorted(unknown))}")
+    for name in ("RANK", "WORLD_SIZE", "BREAKRANKS_RANKS", "BREAKRANKS_WAIT", "BREAKRANKS_CONSOLE"):
+        os.environ.pop(name, None)
+    parts: dict[str, Callable[[bool], None]] = {"calls": calls, "step": step, "prompt": prompt, "fold": fold}
+    with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
+        private(folder)
+        for name in PARTS:
+            if name in names:
+                before = os.getloadavg()[0]
+                parts[name](chosen.quick)
+                print(f"load {before:.1f} before, {os.getloadavg()[0]:.1f} after")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Ranks of torch that come to a breakpoint: torch_breakpoint_program.py ddp, fsdp, timeouts OTHERS, spawn FOLDER.
+
+What is trained is trained twice in the same job, first untouched and then stopped: both must end at the same bits.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import breakranks
+
+SHORT = timedelta(seconds=3)
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(8, 8)
+        self.stops = False
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        made = self.line(given)
+        if self.stops:
+            breakranks.breakpoint("all", times=1)
+        return torch.relu(made)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Block() for _ in range(3)])
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            given = layer(given)
+        return given
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def data(step: int) -> torch.Tensor:
+    torch.manual_seed(step * 10 + dist.get_rank())
+    return torch.randn(4, 8)
+
+
+def report(untouched: list[float], stopped: list[float]) -> None:
+    assert len(set(untouched)) == len(untouched)  # it has learned something
+    same = [one.hex() for one in untouched] == [one.hex() for one in stopped]
+    breakranks.print("RESULT", "same" if same else f"differs: {untouched} {stopped}")
+
+
+def ddp() -> None:
+    dist.init_process_group("gloo")
+
+    def train(stops: bool) -> list[float]:
+        model = DistributedDataParallel(net())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for step in range(4):
+            x = data(step)
+            loss = model(x).pow(2).mean()
+            if stops and step == 1:
+                breakranks.breakpoint()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(loss))
+        return losses
+
+    report(train(False), train(True))
+    dist.destroy_process_group()
+
+
+def fsdp() -> None:
+    dist.init_process_group("gloo")
+
+    def train(stops: bool) -> list[float]:
+        model = net()
+        for layer in model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for step in range(4):
+            x = data(step)
+            model.layers[0].stops = stops and step == 2
+            loss = model(x).pow(2).mean()
+            if stops and step == 1:
+                breakranks.breakpoint()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(loss))
+        return losses
+
+    report(train(False), train(True))
+    dist.destroy_process_group()
+
+
+def own_timeouts() -> str:
+    """The timeouts of all groups of this rank, as soon as they are short again, or as they are after a while."""
+    until = time.monotonic() + 6
+    while True:
+        found = []
+        for group in dist.distributed_c10d._world.pg_map:
+            backend = group._get_backend(torch.device("cpu"))
+            found.append(getattr(backend, "wrapped_pg", backend).options._timeout)
+        if time.monotonic() > until or all(one < timedelta(hours=1) for one in found):
+            return ",".join(f"{one.total_seconds():g}" for one in found)
+        time.sleep(0.1)
+
+
+def timeouts() -> None:
+    """Rank 0 stops for longer than any group would wait. Rank 1 waits for it in a collective of a group that was there
+    before, rank 2 in the making of a group that was not; with ``hold`` they come there afterwards."""
+    others = sys.argv[2]
+    dist.init_process_group("gloo", timeout=SHORT)
+    rank = dist.get_rank()
+    before = dist.new_group([0, 1], timeout=SHORT)
+    ones = torch.ones(1)
+    dist.barrier()  # whoever starts later is not late for the group
+    breakranks.breakpoint(others=others)
+    began = time.monotonic()
+    if rank in (0, 1):
+        dist.all_reduce(ones, group=before)
+    if rank in (0, 2):
+        made = dist.new_group([0, 2], timeout=2 * SHORT, use_local_synchronization=True)
+        dist.all_reduce(ones, group=made)
+    waited = time.monotonic() - began
+    dist.barrier()
+    told = own_timeouts()
+    breakranks.print(f"RESULT {ones.item():g} {'waited' if waited > 2 * SHORT.total_seconds() else 'met'} {told}")
+    breakranks.breakpoint("all")
+    dist.destroy_process_group()
+
+
+def spawned(index: int, folder: str, world: int) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=world)
+    mine = torch.full((2, 3), float(index))
+    breakranks.breakpoint(1)
+    dist.all_reduce(mine)
+    breakranks.print("RESULT", mine.sum().item())
+    dist.destroy_process_group()
+
+
+def spawn() -> None:
+    torch.multiprocessing.spawn(spawned, (sys.argv[2], 2), nprocs=2)
+
+
+MODES: dict[str, Callable[[], None]] = {"ddp": ddp, "fsdp": fsdp, "timeouts": timeouts, "spawn": spawn}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    MODES[sys.argv[1]]()

@@ -1,0 +1,326 @@
+"""A job of plain processes, and terminals with a console in them: typed at and read as by a person."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+HERE = Path(__file__).parent
+PROGRAM = HERE / "console_program.py"
+BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
+DEADLINE = 20.0
+PROMPT = re.compile(r"(?:\A|\n)(\[[^\]\n]*\] > )\Z")
+CTRL_A, CTRL_C, CTRL_D, CTRL_K, UP, TAB = "\x01", "\x03", "\x04", "\x0b", "\x1b[A", "\t"
+# What a surrounding job, shell or person may have left; a test's processes must not inherit it.
+FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "BREAKRANKS_")
+PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "INPUTRC": "/dev/null", "PYTHONUNBUFFERED": "1"}
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, condition: Callable[[], T | None], deadline: float = DEADLINE) -> T:
+    """The first true answer of ``condition``; fails with ``what`` after the deadline."""
+    end = time.monotonic() + deadline
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise AssertionError(f"after {deadline:.0f} s still not: {what}")
+        time.sleep(0.02)
+
+
+def line_of(mark: str, path: Path = PROGRAM) -> int:
+    """The number of the line of the program that ends with the comment ``# mark``."""
+    [found] = [at for at, line in enumerate(path.read_text().splitlines(), 1) if line.endswith(f"# {mark}")]
+    return found
+
+
+def source_of(mark: str, path: Path = PROGRAM) -> str:
+    """That line, as it is shown."""
+    return path.read_text().splitlines()[line_of(mark, path) - 1].strip()
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+class Place:
+    """A test's own folders and variables. Everything started through it is ended, by its pid."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = folder / "run"
+        self.run.mkdir(mode=0o700)
+        self._started: list[subprocess.Popen[Any]] = []
+        self._terminals: list[Terminal] = []
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pids = [process.pid for process in self._started if process.poll() is None]
+        pids += [pid for pid in self.agents().values() if pid not in pids]
+        for pid in pids:
+            for number in (signal.SIGKILL, signal.SIGCONT):
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+        for terminal in self._terminals:
+            terminal.close()
+        for process in self._started:
+            process.wait(DEADLINE)
+        if error is not None:
+            for path in sorted(self.folder.glob("rank*.err")):
+                print(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}")
+            for terminal in self._terminals:
+                print(f"--- terminal\n{terminal.seen[-6000:]}")
+
+    def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        inherited.pop("COLUMNS", None)
+        home = str(self.folder)
+        mine = {"HOME": home, "XDG_STATE_HOME": f"{home}/state", "BREAKRANKS_RUN": str(self.run)}
+        return {**inherited, **PLAIN, **mine, **(more or {})}
+
+    def start(self, command: Sequence[str], env: Mapping[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
+        process = subprocess.Popen(command, env=self.environ(env), cwd=self.folder, **how)
+        self._started.append(process)
+        return process
+
+    def agents(self) -> dict[int, int]:
+        """The pids of the ranks that have come to a breakpoint."""
+        found = {}
+        for path in self.run.glob("*/rank-*.json"):
+            try:
+                entry = json.loads(path.read_text())
+            except (OSError, ValueError):
+                continue
+            if alive(entry["pid"]) and not entry["ended"]:
+                found[int(entry["rank"])] = int(entry["pid"])
+        return found
+
+    def sockets(self) -> dict[int, Path]:
+        """The sockets of the ranks."""
+        return {rank: next(self.run.glob(f"*/{pid}.sock")) for rank, pid in self.agents().items()}
+
+    def job(self, size: int, mode: str, *arguments: str, env: Mapping[str, str] | None = None, **how: Any) -> Job:
+        return Job(self, size, mode, arguments, env or {}, how)
+
+    def terminal(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Terminal:
+        return Terminal(self, command, env)
+
+    def console(self, *words: str) -> Terminal:
+        """A console in a terminal of its own, at its first prompt."""
+        found = self.terminal([BREAKRANKS, "console", *words])
+        found.opening = found.prompt()
+        return found
+
+    def batch(self, *commands: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """A console as scripts use it."""
+        words = [word for command in commands for word in ("-c", command)]
+        return subprocess.run(
+            [BREAKRANKS, "console", *options, *words],
+            env=self.environ(),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+class Job:
+    """Plain processes with the variables of a launcher, each with files of its own for what it writes."""
+
+    def __init__(
+        self,
+        place: Place,
+        size: int,
+        mode: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        how: Mapping[str, Any],
+    ) -> None:
+        self.place = place
+        self.ranks: list[subprocess.Popen[Any]] = []
+        for rank in range(size):
+            with (
+                open(place.folder / f"rank{rank}.out", "wb") as output,
+                open(place.folder / f"rank{rank}.err", "wb") as errors,
+            ):
+                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors, **how}
+                self.ranks.append(
+                    place.start(
+                        [sys.executable, str(PROGRAM), mode, *arguments],
+                        {**launcher_variables(rank, size), **env},
+                        **streams,
+                    )
+                )
+
+    def said(self, rank: int) -> str:
+        return (self.place.folder / f"rank{rank}.err").read_text(errors="replace")
+
+    def stopped(self, count: int | None = None) -> None:
+        """Wait until so many ranks are at a stop; all of them, if nothing is said."""
+        wanted = len(self.ranks) if count is None else count
+        wait_for(f"{wanted} stopped ranks", lambda: len(self.stops()) >= wanted)
+
+    def stops(self) -> dict[int, Any]:
+        """What is on the board of each rank that is in the debugger."""
+        found = {}
+        for path in self.place.run.glob("*/rank-*.json"):
+            try:
+                entry = json.loads(path.read_text())
+            except (OSError, ValueError):
+                continue
+            if entry["debugging"] and alive(entry["pid"]):
+                found[int(entry["rank"])] = entry
+        return found
+
+    def result(self, rank: int) -> str | None:
+        path = self.place.folder / f"result.{rank}"
+        return path.read_text() if path.exists() else None
+
+    def ends(self, deadline: float = DEADLINE, *, but: Sequence[int] = ()) -> float:
+        """Wait until all ranks have ended, well; gives how long it took."""
+        began = time.monotonic()
+        for rank, process in enumerate(self.ranks):
+            if rank not in but:
+                try:
+                    status = process.wait(max(deadline - (time.monotonic() - began), 0.01))
+                except subprocess.TimeoutExpired:
+                    raise AssertionError(f"rank {rank} has not ended in {deadline:.0f} s") from None
+                assert status == 0, (rank, status, self.said(rank))
+        return time.monotonic() - began
+
+
+def launcher_variables(rank: int, size: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29511",
+    }
+
+
+class Terminal:
+    """A process with a terminal that is its own. ``seen`` is all that was ever shown there."""
+
+    def __init__(self, place: Place, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.master, self._slave = pty.openpty()
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 200, 0, 0))
+        self.before = termios.tcgetattr(self._slave)
+        self.seen = ""
+        self.opening = ""
+        self._unread = ""
+        self._closed = False
+        place._terminals.append(self)
+        slave = self._slave
+
+        def take_terminal() -> None:
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+        self.process = place.start(
+            command, env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=take_terminal
+        )
+
+    @property
+    def modes(self) -> list[Any]:
+        return termios.tcgetattr(self._slave)
+
+    # ---- keys
+
+    def keys(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def ask(self, line: str, deadline: float = DEADLINE) -> str:
+        """Type a line at the prompt; gives what is shown between it and the next prompt."""
+        self.keys(line + "\r")
+        return self.prompt(deadline).removeprefix(line).strip("\n")
+
+    # ---- eyes
+
+    def read(self, wait: float = 0.0) -> bool:
+        """Take in what is shown; False where nothing came in time, or nobody is there any more."""
+        if self._closed or not select.select([self.master], [], [], wait)[0]:
+            return False
+        try:
+            text = os.read(self.master, 65536).decode(errors="replace")
+        except OSError:
+            return False
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\a", "", text).replace("\r", "")
+        self.seen += text
+        self._unread += text
+        return True
+
+    def expect(self, pattern: str | re.Pattern[str], deadline: float = DEADLINE) -> str:
+        """Read until ``pattern`` (plain text, or a regular expression) is there; gives all up to its end."""
+        compiled = re.compile(re.escape(pattern)) if isinstance(pattern, str) else pattern
+        end = time.monotonic() + deadline
+        while True:
+            found = compiled.search(self._unread)
+            if found is not None:
+                text, self._unread = self._unread[: found.end()], self._unread[found.end() :]
+                return text
+            if not self.read(0.05) and time.monotonic() > end:
+                raise AssertionError(f"after {deadline:.0f} s not shown: {compiled.pattern!r} in {self._unread!r}")
+
+    def prompt(self, deadline: float = DEADLINE) -> str:
+        """Wait for a prompt; gives what was shown before it. ``at`` is the prompt itself."""
+        end = time.monotonic() + deadline
+        while True:
+            found = PROMPT.search(self._unread)
+            if found is not None and not self.read(0.02):
+                text, self._unread = self._unread[: found.start(1)], ""
+                self.at = found[1]
+                return text
+            if not self.read(0.05) and time.monotonic() > end:
+                raise AssertionError(f"after {deadline:.0f} s no prompt: {self._unread!r}")
+
+    def rest(self) -> str:
+        """What was shown and not yet read."""
+        while self.read(0.05):
+            pass
+        text, self._unread = self._unread, ""
+        return text
+
+    def ends(self, deadline: float = DEADLINE) -> int:
+        """Wait until the process has ended; its exit status."""
+        end = time.monotonic() + deadline
+        while self.process.poll() is None:
+            self.read(0.02)  # a full terminal would keep it
+            if time.monotonic() > end:
+                raise AssertionError(f"in {deadline:.0f} s not ended; shown: {self.seen[-2000:]!r}")
+        return int(self.process.returncode)
+
+    def close(self) -> None:
+        """Close the terminal's window: whoever is in it gets SIGHUP."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._slave)
+            os.close(self.master)
