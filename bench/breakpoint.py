@@ -1,6 +1,6 @@
-"""What a breakpoint costs: one that does not fire, an agent that idles, the way to the prompt, an answer of eight ranks.
+"""What a breakpoint costs: a call that does not stop, an idle agent, the way to the prompt, an answer of eight ranks.
 
-    .venv/bin/python bench/breakpoint.py                    everything: about three minutes
+    .venv/bin/python bench/breakpoint.py                    everything: about six minutes
     .venv/bin/python bench/breakpoint.py --only calls,step  parts: calls, step, prompt, fold
     .venv/bin/python bench/breakpoint.py --quick            fewer rounds
 
@@ -8,12 +8,13 @@ What is compared takes turns within one run: in one process where it can (calls,
 job each where it cannot (prompt). The peers are what people write today: ``if x > 3: pdb.set_trace()`` and
 ``torch.distributed.breakpoint()``.
 
-calls    a call that does not stop, in ns, what the loop around it costs taken off. dist.breakpoint has no condition; with
-         ``skip`` it logs a line each time, here to /dev/null.
-step     a training step of an MLP on one CPU thread: nothing of ours, an agent in the process, an agent and a breakpoint
-         in the step that does not fire. Blocks are longer than a second, since an agent idles in turns of a second.
-         "noise" is the first compared with itself: odd blocks with even ones.
-prompt   from the call of the rank that came last to the prompt on the terminal, by the wall clock of one machine.
+calls    a call that does not stop: ns of CPU, what the loop around it costs taken off. dist.breakpoint has no
+         condition; with ``skip`` it logs a line each time, here to /dev/null.
+step     a training step of an MLP on one CPU thread: nothing of ours, an agent in the process, an agent and a
+         breakpoint in the step that does not fire. Blocks are longer than a second, since an agent idles in turns of
+         a second. CPU is that of the whole process, its agent in it. "noise" is the first row against itself.
+prompt   from the call of the rank that came last to the prompt on the terminal, and from a `c` there to the rank that
+         went on last.
 fold     from a line of a person's to the text that answers it, in the console's own code.
 """
 
@@ -41,6 +42,7 @@ BIN = Path(sys.executable).parent
 PARTS = ("calls", "step", "prompt", "fold")
 DEADLINE = 90.0
 OTHERS = ("3.12", "3.13")
+Times = dict[str, list[float]]
 
 CALLS = """
 import json, os, pdb, statistics, sys, time
@@ -48,35 +50,35 @@ import breakranks
 rounds, torch_too = int(sys.argv[1]), sys.argv[2] == "torch"
 x = 1.0
 def loop(n, x):
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     for _ in range(n): pass
-    return time.perf_counter_ns() - began
+    return time.thread_time_ns() - began
 def guarded(n, x):
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     for _ in range(n):
         if x > 3: pdb.set_trace()
-    return time.perf_counter_ns() - began
+    return time.thread_time_ns() - began
 def value(n, x):
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     for _ in range(n): breakranks.breakpoint(when=x > 3)
-    return time.perf_counter_ns() - began
+    return time.thread_time_ns() - began
 def function(n, x):
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     for _ in range(n): breakranks.breakpoint(when=lambda: x > 3)
-    return time.perf_counter_ns() - began
+    return time.thread_time_ns() - began
 def text(n, x):
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     for _ in range(n): breakranks.breakpoint(when="x > 3")
-    return time.perf_counter_ns() - began
+    return time.thread_time_ns() - began
 rows = {"if x > 3: pdb.set_trace()": (guarded, 20000), "breakpoint(when=x > 3)": (value, 5000),
         "breakpoint(when=lambda: x > 3)": (function, 5000), "breakpoint(when='x > 3')": (text, 1000)}
 if torch_too:
     import torch.distributed as dist
     dist.init_process_group("gloo")
     def skipped(n, x):
-        began = time.perf_counter_ns()
+        began = time.thread_time_ns()
         for _ in range(n): dist.breakpoint(0, skip=10**9)
-        return time.perf_counter_ns() - began
+        return time.thread_time_ns() - began
     rows["dist.breakpoint(0, skip=10**9)"] = (skipped, 1000)
 breakranks.breakpoint(when=False)  # from here on there is an agent
 for function, n in rows.values(): function(n, x)
@@ -115,19 +117,20 @@ def step_with_check():  # what somebody would write instead
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     return loss
 def block(one):
-    times, until = [], time.perf_counter() + seconds
+    times, until, cpu = [], time.perf_counter() + seconds, time.process_time_ns()
     while time.perf_counter() < until:
         began = time.perf_counter_ns()
         one()
         times.append(time.perf_counter_ns() - began)
+    cpu = time.process_time_ns() - cpu
     times.sort()
-    return times[len(times) // 2] / 1e6, sum(times) / len(times) / 1e6
+    return times[len(times) // 2] / 1e6, cpu / len(times) / 1e6
 def end():
     if api._agent is not None:
         api._agent.end()
         api._agent = None
-rows = {"nothing": (step, False), "agent": (step, True), "if loss > 1e9": (step_with_check, False),
-        "agent and breakpoint": (step_with_breakpoint, True)}
+rows = {"nothing": (step, False), "an agent": (step, True), "nothing, again": (step, False),
+        "an agent and a breakpoint": (step_with_breakpoint, True), "if loss > 1e9: …": (step_with_check, False)}
 found = {name: [] for name in rows}
 idle = []  # seconds of CPU of the agent's thread, per second
 for _ in range(100): step()
@@ -141,7 +144,7 @@ for turn in range(blocks):
             clock, cpu = time.perf_counter(), time.clock_gettime(time.pthread_getcpuclockid(api._agent._thread.ident))
         one()
         found[name].append(block(one))
-        if wanted_agent and name == "agent":
+        if wanted_agent and one is step:
             spent = time.clock_gettime(time.pthread_getcpuclockid(api._agent._thread.ident)) - cpu
             idle.append(spent / (time.perf_counter() - clock))
     order.append(order.pop(0))
@@ -149,7 +152,8 @@ end()
 print(json.dumps({"blocks": found, "idle": idle}))
 """
 
-# A rank: says when it is ready, then for each time that it is told, calls its breakpoint at that time and says when.
+# A rank: says when it is ready, then for each time that it is told, calls its breakpoint at that time, and says when it
+# did and when it went on.
 RANK = """
 import os, sys, time
 kind, stop = sys.argv[1:3]
@@ -177,6 +181,7 @@ with os.fdopen(control) as told:
             breakranks.breakpoint()
         else:
             dist.breakpoint(0)
+        os.write(report, f"{time.time()}\\n".encode())
 """
 
 
@@ -206,6 +211,11 @@ class Terminal:
                 raise TimeoutError(f"no {pattern!r} in {seconds:g} s, only {self.text[-800:]!r}")
             self.text += os.read(self.master, 65536).decode(errors="replace")
 
+    def forget(self) -> None:
+        while select.select([self.master], [], [], 0)[0]:
+            os.read(self.master, 65536)
+        self.text = ""
+
     def type(self, line: str) -> None:
         os.write(self.master, line.encode() + b"\n")
 
@@ -215,7 +225,7 @@ class Terminal:
 
 
 class Job:
-    """Ranks that are ready. ``stop`` lets them all come to their breakpoint at one moment; when the last one did."""
+    """Ranks that are ready. ``stop`` lets them all come to their breakpoint at one moment."""
 
     def __init__(self, folder: str, kind: str, stop: str, ranks: int, terminal: Terminal | None) -> None:
         self.ranks = ranks
@@ -265,8 +275,8 @@ class Job:
                 self._log.flush()
                 raise RuntimeError("the ranks have ended: " + Path(self._log.name).read_text()[-2000:])
             self._heard += chunk
-        *lines, rest = self._heard.split(b"\n")
-        self._heard = rest
+        lines = self._heard.split(b"\n", count)
+        self._heard = lines.pop()
         return [line.decode() for line in lines]
 
     def stop(self) -> None:
@@ -274,7 +284,8 @@ class Job:
         for tell in self._tell:
             os.write(tell, f"{moment}\n".encode())
 
-    def arrived(self) -> float:
+    def last(self) -> float:
+        """When the last rank came, or went on, as it says itself."""
         return max(map(float, self._lines(self.ranks)))
 
     def close(self) -> None:
@@ -298,6 +309,21 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def childless(pid: int, seconds: float) -> bool:
+    """Whether a process has no child that runs any more, within so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            names = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
+            states = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[0] for one in names]
+            if set(states) <= {"Z"}:
+                return True
+        except OSError:  # one of them has just ended
+            pass
+        time.sleep(0.02)
+    return False
 
 
 def child(python: str, code: str, *words: str) -> Any:
@@ -338,99 +364,115 @@ def calls(quick: bool) -> None:
 
 
 def step(quick: bool) -> None:
-    found = child(sys.executable, STEP, "6" if quick else "16", "1.2")
+    found = child(sys.executable, STEP, "5" if quick else "20", "1.2")
     blocks = found["blocks"]
-    head("a training step, ms", "median", "least", "most", "mean")
+    head("a training step, ms", "median", "best block", "CPU", "best block")
     for name, pairs in blocks.items():
-        medians = [median for median, _ in pairs]
-        row(
-            name, [statistics.median(medians), min(medians), max(medians), statistics.median(mean for _, mean in pairs)]
-        )
-
-    def ratio(name: str, over: list[list[float]], under: list[list[float]], which: int) -> None:
-        ratios = sorted(a[which] / b[which] for a, b in zip(over, under, strict=False))
-        quartiles = statistics.quantiles(ratios, n=4)
-        what = "median" if which == 0 else "mean"
-        print(
-            f"{name}, {what} steps of blocks side by side: {statistics.median(ratios):.4f} "
-            f"(half of the blocks {quartiles[0]:.4f} to {quartiles[2]:.4f})"
-        )
-
-    for which in (0, 1):
-        ratio("agent / nothing", blocks["agent"], blocks["nothing"], which)
-        ratio("agent and breakpoint / nothing", blocks["agent and breakpoint"], blocks["nothing"], which)
-        ratio("agent and breakpoint / if", blocks["agent and breakpoint"], blocks["if loss > 1e9"], which)
-        ratio("noise", blocks["nothing"][1::2], blocks["nothing"][::2], which)
-    print(f"CPU of an idle agent: {statistics.median(found['idle']) * 1e6:.0f} µs a second")
+        wall, cpu = ([pair[which] for pair in pairs] for which in (0, 1))
+        row(name, [statistics.median(wall), min(wall), statistics.median(cpu), min(cpu)])
+    for over, under in (
+        ("an agent", "nothing"),
+        ("an agent and a breakpoint", "if loss > 1e9: …"),
+        ("nothing, again", "nothing"),
+    ):
+        for which, what in ((0, "wall"), (1, "CPU")):
+            pairs = list(zip(blocks[over], blocks[under], strict=True))
+            ratios = [a[which] / b[which] for a, b in pairs]
+            low, _, high = statistics.quantiles(ratios, n=4)
+            best = min(a[which] for a, _ in pairs) / min(b[which] for _, b in pairs)
+            label = "noise" if over == "nothing, again" else f"{over} / {under}"
+            print(
+                f"{label}, {what}: {statistics.median(ratios):.4f}, half of the {len(ratios)} pairs of blocks "
+                f"{low:.4f} to {high:.4f}, best blocks {best:.4f}"
+            )
+    print(f"CPU of an idle agent's thread: {statistics.median(found['idle']) * 1e6:.0f} µs a second")
 
 
-def waiting(folder: str, kind: str, ranks: int, stops: int) -> tuple[list[float], list[float]]:
+def waiting(folder: str, kind: str, ranks: int, stops: int) -> Times:
     """A console that is there before the ranks come: the first stop, and those after a `c`."""
     terminal = Terminal()
     job = Job(folder, kind, "ours", ranks, None)
     console = subprocess.Popen(
         [str(BIN / "breakranks"), "console"], stdin=terminal.slave, stdout=terminal.slave, stderr=terminal.slave
     )
-    times = []
+    found: Times = {}
     try:
         terminal.until("nobody has stopped yet")
         for turn in range(stops):
-            if turn:
-                time.sleep(0.4)
             job.stop()
             seen = terminal.until(r"\[0\] > ")
-            times.append((seen - job.arrived()) * 1000)
-            terminal.type("c" if turn < stops - 1 else "q")
-        console.wait(10)
+            found.setdefault("to prompt, after a c" if turn else "to prompt", []).append((seen - job.last()) * 1000)
+            typed = time.time()
+            terminal.type("c")
+            found.setdefault("from c", []).append((job.last() - typed) * 1000)
+            time.sleep(0.4)
     finally:
         console.kill()
         console.wait()
         job.close()
         terminal.close()
-    return times[:1], times[1:]
+    return found
 
 
-def opened(folder: str, kind: str, stop: str, ranks: int, stops: int) -> list[float]:
+def opened(folder: str, kind: str, stop: str, ranks: int, stops: int) -> Times:
     """A prompt in the terminal of rank 0: the console that it opens there, or pdb."""
     terminal = Terminal()
     job = Job(folder, kind, stop, ranks, terminal)
-    times = []
+    found: Times = {"to prompt": [], "from c": []}
     try:
         for _ in range(stops):
             job.stop()
             seen = terminal.until(r"\[0\] > " if stop == "ours" else r"\(Pdb\) ")
-            times.append((seen - job.arrived()) * 1000)
+            found["to prompt"].append((seen - job.last()) * 1000)
+            typed = time.time()
             terminal.type("c")
-            time.sleep(0.8)
+            found["from c"].append((job.last() - typed) * 1000)
+            time.sleep(0.3)
+            if not childless(job.processes[0].pid, 2.0):  # the console leaves, and the next stop opens another
+                found.setdefault("stayed", []).append(1.0)
+                terminal.type("go")
+                terminal.type("q")
+                break
+            terminal.forget()
     finally:
         job.close()
         terminal.close()
-    return times
+    return found
 
 
 def prompt(quick: bool) -> None:
     rounds, stops = (2, 3) if quick else (5, 5)
-    rows: dict[str, list[float]] = {}
+    tables: dict[str, dict[str, list[float]]] = {}
 
-    def add(name: str, times: list[float]) -> None:
-        rows.setdefault(name, []).extend(times)
+    def add(name: str, times: Times) -> None:
+        for what, values in times.items():
+            tables.setdefault(what, {}).setdefault(name, []).extend(values)
 
     with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
         private(folder)
         for _ in range(rounds):
             for kind, ranks in (("plain", 8), ("torch", 4)):
-                first, later = waiting(folder, kind, ranks, stops)
-                add(f"{ranks} {kind} ranks, console waits, first stop", first)
-                add(f"{ranks} {kind} ranks, console waits, after a c", later)
+                add(f"{ranks} {kind} ranks, console waits", waiting(folder, kind, ranks, stops))
                 add(f"{ranks} {kind} ranks, console opened by rank 0", opened(folder, kind, "ours", ranks, stops))
-            add("4 torch ranks, dist.breakpoint, (Pdb)", opened(folder, "torch", "dist", 4, stops))
-    head("last arrival to prompt, ms", "median", "least", "most", "of")
-    for name, times in rows.items():
-        row(name, [statistics.median(times), min(times), max(times), len(times)])
-    peer = statistics.median(rows["4 torch ranks, dist.breakpoint, (Pdb)"])
-    for name, times in rows.items():
-        if name.startswith("4 torch ranks, console"):
-            print(f"{name.split(', ', 1)[1]} / dist.breakpoint: {statistics.median(times) / peer:.1f}")
+            add("4 torch ranks, dist.breakpoint", opened(folder, "torch", "dist", 4, stops))
+    stayed = tables.pop("stayed", {})
+    heads = {
+        "to prompt": "last arrival to the prompt, ms",
+        "to prompt, after a c": "the same, later stops of one console, ms",
+        "from c": "c at rank 0 to the last rank going on, ms",
+    }
+    for what, words in heads.items():
+        head(words, "median", "least", "most", "of")
+        for name, times in tables[what].items():
+            row(name, [statistics.median(times), min(times), max(times), len(times)])
+    for what, words in (("to prompt", "to the prompt"), ("from c", "c to going on")):
+        peer = statistics.median(tables[what]["4 torch ranks, dist.breakpoint"])
+        for name, times in tables[what].items():
+            if "console" in name and "torch" in name:
+                ratio = statistics.median(times) / peer
+                print(f"{words}, {name.split(', ', 1)[1]} / dist.breakpoint: {ratio:.1f}")
+    for name, times in stayed.items():
+        print(f"{name}: in {len(times)} jobs it stayed at its prompt after everyone had gone on")
 
 
 def fold(quick: bool) -> None:
@@ -452,7 +494,7 @@ def fold(quick: bool) -> None:
         session = Session()
         try:
             job.stop()
-            job.arrived()
+            job.last()
             session.scan()
             assert session.wait(lambda: len(session.stopped) == 8, 10), session.stopped
             console = Console(session, interactive=True)

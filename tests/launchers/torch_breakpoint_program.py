@@ -1,4 +1,4 @@
-"""Ranks of torch that come to a breakpoint: torch_breakpoint_program.py ddp, fsdp, timeouts OTHERS, spawn FOLDER.
+"""Ranks of torch that come to a breakpoint: torch_breakpoint_program.py training, timeouts OTHERS, spawn FOLDER.
 
 What is trained is trained twice in the same job, first untouched and then stopped: both must end at the same bits.
 """
@@ -30,7 +30,7 @@ class Block(torch.nn.Module):
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         made = self.line(given)
         if self.stops:
-            breakranks.breakpoint("all", times=1)
+            breakranks.breakpoint("all")
         return torch.relu(made)
 
 
@@ -38,10 +38,14 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = torch.nn.ModuleList([Block() for _ in range(3)])
+        self.stops = False
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            given = layer(given)
+        given = self.layers[0](given)
+        if self.stops:
+            breakranks.breakpoint("all")
+        given = self.layers[1](given)
+        given = self.layers[2](given)
         return given
 
 
@@ -62,8 +66,6 @@ def report(untouched: list[float], stopped: list[float]) -> None:
 
 
 def ddp() -> None:
-    dist.init_process_group("gloo")
-
     def train(stops: bool) -> list[float]:
         model = DistributedDataParallel(net())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -76,16 +78,13 @@ def ddp() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(float(loss))
+            losses.append(loss.item())
         return losses
 
     report(train(False), train(True))
-    dist.destroy_process_group()
 
 
 def fsdp() -> None:
-    dist.init_process_group("gloo")
-
     def train(stops: bool) -> list[float]:
         model = net()
         for layer in model.layers:
@@ -96,53 +95,58 @@ def fsdp() -> None:
         for step in range(4):
             x = data(step)
             model.layers[0].stops = stops and step == 2
+            model.stops = stops and step == 3
             loss = model(x).pow(2).mean()
             if stops and step == 1:
                 breakranks.breakpoint()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(float(loss))
+            losses.append(loss.item())
         return losses
 
     report(train(False), train(True))
-    dist.destroy_process_group()
 
 
-def own_timeouts() -> str:
-    """The timeouts of all groups of this rank, as soon as they are short again, or as they are after a while."""
+def timeouts_now() -> str:
+    """The timeouts in seconds of all groups of this rank."""
+    found = []
+    for group in dist.distributed_c10d._world.pg_map:
+        backend = group._get_backend(torch.device("cpu"))
+        found.append(getattr(backend, "wrapped_pg", backend).options._timeout.total_seconds())
+    return ",".join(f"{one:g}" for one in found)
+
+
+def timeouts_settled() -> str:
+    """The same, once none is of a day any more, or after a few seconds."""
     until = time.monotonic() + 6
-    while True:
-        found = []
-        for group in dist.distributed_c10d._world.pg_map:
-            backend = group._get_backend(torch.device("cpu"))
-            found.append(getattr(backend, "wrapped_pg", backend).options._timeout)
-        if time.monotonic() > until or all(one < timedelta(hours=1) for one in found):
-            return ",".join(f"{one.total_seconds():g}" for one in found)
+    while "86400" in timeouts_now() and time.monotonic() < until:
         time.sleep(0.1)
+    return timeouts_now()
 
 
 def timeouts() -> None:
-    """Rank 0 stops for longer than any group would wait. Rank 1 waits for it in a collective of a group that was there
-    before, rank 2 in the making of a group that was not; with ``hold`` they come there afterwards."""
-    others = sys.argv[2]
+    """Rank 0 stops for longer than any group would wait. With ``run``, rank 1 waits for it in a collective of a group
+    that was there before, rank 2 in the making of a group that was not; with ``hold`` they come there afterwards."""
     dist.init_process_group("gloo", timeout=SHORT)
     rank = dist.get_rank()
     before = dist.new_group([0, 1], timeout=SHORT)
     ones = torch.ones(1)
     dist.barrier()  # whoever starts later is not late for the group
-    breakranks.breakpoint(others=others)
+    breakranks.breakpoint(others=sys.argv[2])
     began = time.monotonic()
     if rank in (0, 1):
         dist.all_reduce(ones, group=before)
-    if rank in (0, 2):
+    if rank in (0, 2) and dist.get_world_size() > 2:
         made = dist.new_group([0, 2], timeout=2 * SHORT, use_local_synchronization=True)
         dist.all_reduce(ones, group=made)
-    waited = time.monotonic() - began
+    waited = "waited" if time.monotonic() - began > 2 * SHORT.total_seconds() else "met"
     dist.barrier()
-    told = own_timeouts()
-    breakranks.print(f"RESULT {ones.item():g} {'waited' if waited > 2 * SHORT.total_seconds() else 'met'} {told}")
+    first = timeouts_settled()
+    dist.barrier()
     breakranks.breakpoint("all")
+    dist.barrier()
+    breakranks.print(f"RESULT {ones.item():g} {waited} {first} {timeouts_settled()}")
     dist.destroy_process_group()
 
 
@@ -159,7 +163,14 @@ def spawn() -> None:
     torch.multiprocessing.spawn(spawned, (sys.argv[2], 2), nprocs=2)
 
 
-MODES: dict[str, Callable[[], None]] = {"ddp": ddp, "fsdp": fsdp, "timeouts": timeouts, "spawn": spawn}
+def training() -> None:
+    dist.init_process_group("gloo")
+    ddp()
+    fsdp()
+    dist.destroy_process_group()
+
+
+MODES: dict[str, Callable[[], None]] = {"training": training, "timeouts": timeouts, "spawn": spawn}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import breakranks
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "-1"))
 
 
-def twice(x: float, scale: int = 2) -> float:
+def twice(x: float, scale: int = 2) -> float:  # def
     y = x * scale  # twice
     return y  # twice-returns
 
 
-def step(i: int) -> float:
+def step(i: int) -> float:  # def step
     loss = i * 0.5 + RANK
     breakranks.breakpoint()  # stop
     doubled = twice(loss)  # after
@@ -85,6 +86,20 @@ def counted() -> str:
     return "counted"
 
 
+def passing() -> str:
+    """Comes by a breakpoint again and again, until the file `end` is there."""
+    turns = 0
+    while not os.path.exists("end"):
+        turns += 1
+        breakranks.breakpoint()  # passed
+        if turns % 10 == 0:
+            with open(f"turns.{RANK}.new", "w") as file:
+                file.write(str(turns))
+            os.replace(f"turns.{RANK}.new", f"turns.{RANK}")
+        time.sleep(0.001)
+    return "passed"
+
+
 def chosen() -> str:
     breakranks.breakpoint()  # chosen
     return "chosen"
@@ -100,10 +115,26 @@ def printer(seed: str, lines: str) -> str:
 
 
 MODES: dict[str, Callable[..., object]] = {
-    one.__name__: one for one in (steps, everyone, spin, counted, chosen, printer)
+    one.__name__: one for one in (steps, everyone, spin, counted, passing, chosen, printer)
 }
 
+def launch(size: str, *arguments: str) -> None:
+    """Start the ranks as a shell or a launcher does in its terminal: in the same group, with the same streams."""
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    from tests.plain.terminals import launcher_variables
+
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, *arguments], env={**os.environ, **launcher_variables(rank, int(size))}
+        )
+        for rank in range(int(size))
+    ]
+    sys.exit(max(abs(rank.wait()) for rank in ranks))
+
+
 if __name__ == "__main__":
-    result = MODES[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "launch":
+        launch(*sys.argv[2:])
+    result = MODES[sys.argv[1]](*sys.argv[2:])  # main
     with open(f"result.{RANK}", "w") as file:
         file.write(str(result))

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 PROGRAM = HERE / "console_program.py"
 BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
 DEADLINE = 20.0
-PROMPT = re.compile(r"(?:\A|\n)(\[[^\]\n]*\] > )\Z")
+PROMPT = re.compile(r"(?:\A|\n|\^C)(\[[^\]\n]*\] > )\Z")
 CTRL_A, CTRL_C, CTRL_D, CTRL_K, UP, TAB = "\x01", "\x03", "\x04", "\x0b", "\x1b[A", "\t"
 # What a surrounding job, shell or person may have left; a test's processes must not inherit it.
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "BREAKRANKS_")
@@ -53,6 +53,12 @@ def line_of(mark: str, path: Path = PROGRAM) -> int:
 def source_of(mark: str, path: Path = PROGRAM) -> str:
     """That line, as it is shown."""
     return path.read_text().splitlines()[line_of(mark, path) - 1].strip()
+
+
+def _as_from_a_shell() -> None:
+    """Whoever runs the tests may ignore signals, in the background or under nohup; children would inherit that."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def alive(pid: int) -> bool:
@@ -95,7 +101,7 @@ class Place:
             for path in sorted(self.folder.glob("rank*.err")):
                 print(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}")
             for terminal in self._terminals:
-                print(f"--- terminal\n{terminal.seen[-6000:]}")
+                print(f"--- terminal\n{terminal.seen[-2500:]}")
 
     def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
@@ -105,6 +111,7 @@ class Place:
         return {**inherited, **PLAIN, **mine, **(more or {})}
 
     def start(self, command: Sequence[str], env: Mapping[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
+        how.setdefault("preexec_fn", _as_from_a_shell)
         process = subprocess.Popen(command, env=self.environ(env), cwd=self.folder, **how)
         self._started.append(process)
         return process
@@ -243,6 +250,7 @@ class Terminal:
         slave = self._slave
 
         def take_terminal() -> None:
+            _as_from_a_shell()
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
         self.process = place.start(

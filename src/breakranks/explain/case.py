@@ -170,6 +170,10 @@ class Case:
             return Node(ranks, waits, reason, activity.op, activity.where, one, exact=known)
         elif activity.word in PEER:
             waits = self.world - ranks
+        elif activity.word == "held":
+            # For ranks at a prompt; if there are none here, it is they whom a person must let go.
+            asked = RankSet(rank for rank, other in self.looks.items() if other.activity.word == "prompt")
+            return Node(ranks, asked - ranks, reason, activity.op, activity.where, one, exact=True)
         elif activity.word == "file-lock":
             _, holder = self.lock_holder(one)
             if holder is not None and holder not in ranks:

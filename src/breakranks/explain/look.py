@@ -22,8 +22,8 @@ _POLLING = 0.03
 _SHORTEST_SPAN = 0.05
 _IDLE_SLEEP = 10.0
 _ANOTHER_SLEEP = 0.05
-_ACTIVE_FIRST = (*sorted(PEER), "prompt", "file-lock", "subprocess", "data-loading", "helper-wait", "compile", "io",
-                 "socket", "checkpoint", "compute", "gc", "import", "sleep")  # fmt: skip
+_ACTIVE_FIRST = (*sorted(PEER), "prompt", "held", "file-lock", "subprocess", "data-loading", "helper-wait", "compile",
+                 "io", "socket", "checkpoint", "compute", "gc", "import", "sleep")  # fmt: skip
 _JOINS = frozenset({"Thread.join", "Future.result", "ThreadPoolExecutor.shutdown", "waiting for its threads to end"})
 _PASSIVE = frozenset({"thread-wait", "idle", "event-loop", "exit", "gil-wait", "unknown"})
 

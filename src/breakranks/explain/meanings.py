@@ -27,6 +27,7 @@ PHRASES = {
     "store": "waiting for a key in the store ({op})",
     "gpu-wait": "waiting for the GPU ({op})",
     "prompt": "at a debugger prompt ({op})",
+    "held": "held by breakranks, for a rank at a prompt",
     "file-lock": "waiting for a lock file ({op})",
     "data-loading": "waiting for data ({op})",
     "helper-wait": "waiting for a helper process ({op})",
@@ -72,6 +73,8 @@ _COLLECTIVES = (
 # Weights: what a person would name first. A prompt beats all; a generic wait loses to what it serves.
 PYTHON: tuple[Meaning, ...] = (
     # At a prompt.
+    _m("held", r"breakranks/inside/rank/seat\.py", r"held", 120, "breakranks"),
+    _m("prompt", r"breakranks/inside/rank/seat\.py", r"at_prompt", 120, "breakranks"),
     _m("prompt", r"/(pdb|bdb|cmd)\.py", r"cmdloop|_cmdloop|interaction|user_line|user_call|trace_dispatch", 100, "pdb"),
     _m("prompt", r"IPython/(terminal|core)/.*\.py", r"mainloop|interact|prompt_for_code|cmdloop", 100, "IPython"),
     _m("prompt", r"(ipdb|pudb|web_pdb|remote_pdb|rpdb|madbg)/.*\.py", r".*", 99, "a debugger"),

@@ -16,6 +16,7 @@ _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/"
     r"|(^|/)lib(64)?/python\d+\.\d+/"
     r"|/python\d+\.\d+/(lib-dynload|asyncio|concurrent|multiprocessing)/"
+    r"|(^|/)breakranks/inside/"  # ours, in a rank that is stopped, also from a checkout
     # Generated code; other names in angle brackets (a notebook's cell, python -c) are the user's.
     r"|^<(frozen |__array_function__|eval_with_key|attrs generated|shim|unknown)"
 )

@@ -10,8 +10,10 @@ from breakranks.explain.rules.reason import AT_ONCE, Reason
 
 
 def reason(case: Case, one: Look) -> Reason | None:
-    if one.activity.word != "prompt":
+    if one.activity.word not in ("prompt", "held"):
         return None
+    if one.activity.op == "breakranks":
+        return _ours(one)
     terminal = next((file.path for file in one.process.files if file.fd == 0), "")
     evidence = [f"its stack is inside {one.activity.op}"]
     if terminal:
@@ -27,3 +29,18 @@ def reason(case: Case, one: Look) -> Reason | None:
         one.where,
         "its stack shows the prompt",
     )  # fmt: skip
+
+
+def _ours(one: Look) -> Reason:
+    held = one.activity.word == "held"
+    what = "is held at a breakpoint, and nobody is at its prompt" if held else "waits for a person at its prompt"
+    return Reason(
+        "debugger-prompt",
+        f"{what}, in {words.place(one.where)}",
+        ("its stack is in breakranks.breakpoint()",),
+        ("breakranks console", "breakranks console -c go  # lets all ranks run on"),
+        CERTAIN,
+        AT_ONCE,
+        one.where,
+        "its stack shows it",
+    )

@@ -132,7 +132,17 @@ class Seat:
                     self.request = self._lines.popleft()
                     self.evaluating = True
                     return self.request
-                self.changed.wait(1.0)
+                # Which of the two it is, can so be seen in the stack from outside.
+                if self.stop is not None and self.stop.role == "held":
+                    self.held()
+                else:
+                    self.at_prompt()
+
+    def held(self) -> None:
+        self.changed.wait(1.0)
+
+    def at_prompt(self) -> None:
+        self.changed.wait(1.0)
 
     def _catch_stray(self) -> None:
         """A signal that was sent to end an evaluation must not arrive in the job's own code after it."""

@@ -265,6 +265,14 @@ class RankPdb(pdb.Pdb):
         if not self._refused(line.removeprefix("!").strip()):
             with guard.guarding(self._takers):
                 super().default(line)
+            self._keep_locals()
+
+    def _keep_locals(self) -> None:
+        """Before 3.13 what is assigned to a local is lost unless a trace function returns next; here none may."""
+        if sys.version_info < (3, 13) and self.curframe is not None:
+            import ctypes
+
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.curframe), ctypes.c_int(1))
 
     def do_p(self, arg: str) -> None:
         try:

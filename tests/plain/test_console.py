@@ -1,0 +1,722 @@
+"""The console as a person has it: keys typed into a terminal, and what is shown there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.plain.console_program import everyone_total, steps_total
+from tests.plain.terminals import (
+    CTRL_A,
+    CTRL_C,
+    CTRL_D,
+    CTRL_K,
+    DEADLINE,
+    PROGRAM,
+    PROMPT,
+    TAB,
+    UP,
+    Job,
+    Place,
+    Terminal,
+    alive,
+    line_of,
+    source_of,
+    wait_for,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with Place(tmp_path) as place:
+        yield place
+
+
+def at(mark: str, function: str) -> str:
+    """A place as our own lines have it."""
+    return f"{PROGRAM}:{line_of(mark)} in {function}"
+
+
+def pdb_at(mark: str, function: str, returned: str = "") -> str:
+    """A place as pdb has it."""
+    return f"> {PROGRAM}({line_of(mark)}){function}(){returned}\n-> {source_of(mark)}"
+
+
+def answers(terminal: Terminal, *pairs: tuple[str, str]) -> None:
+    for line, expected in pairs:
+        assert (line, terminal.ask(line)) == (line, expected)
+
+
+# ---- lines for pdb
+
+
+def test_commands_of_pdb_at_a_prompt(place: Place) -> None:
+    """GIVEN rank 0 at its breakpoint, three held WHEN pdb's commands are typed THEN pdb's answers are shown."""
+    job = place.job(4, "steps", "2")
+    job.stopped()
+    console = place.console()
+    assert console.opening == (
+        f"rank 0 stopped, {at('stop', 'step')}\n"
+        f"  -> {source_of('stop')}\n"
+        f"ranks 1-3 are held, {at('stop', 'step')}, for rank 0\n"
+    )
+    assert console.at == "[0] > "
+    stack = "\n".join(
+        (
+            f"  {PROGRAM}({line_of('main')})<module>()\n-> {source_of('main')}",
+            f"  {PROGRAM}({line_of('call')})steps()\n-> {source_of('call')}",
+            pdb_at("stop", "step"),
+        )
+    )
+    unknown = "** raised NameError: name 'doubled' is not defined **"
+    answers(
+        console,
+        ("w", stack),
+        ("u", pdb_at("call", "steps")),
+        ("p count", "'2'"),
+        ("d", pdb_at("stop", "step")),
+        ("a", "i = 0"),
+        ("p loss", "0.0"),
+        ("pp {'loss': loss}", "{'loss': 0.0}"),
+        ("whatis loss", "<class 'float'>"),
+        ("loss + 1", "1.0"),
+        ("p unknown", "*** NameError: name 'unknown' is not defined"),
+        ("display doubled", f"display doubled: {unknown}"),
+        ("n", pdb_at("after", "step")),
+        ("s", f"--Call--\n> {PROGRAM}({line_of('def')})twice()\n-> {source_of('def')}"),
+        ("a", "x = 0.0\nscale = 2"),
+        ("r", "--Return--\n" + pdb_at("twice-returns", "twice", "->0.0")),
+        ("n", pdb_at("later", "step") + f"\ndisplay doubled: 0.0  [old: {unknown}]"),
+        ("unt", pdb_at("returns", "step") + "\ndisplay doubled: 1.0  [old: 0.0]"),
+        ("undisplay doubled", ""),
+        (f"b {line_of('after')}", f"Breakpoint 1 at {PROGRAM}:{line_of('after')}"),
+        (f"tbreak {line_of('later')}", f"Breakpoint 2 at {PROGRAM}:{line_of('later')}"),
+        ("cl 1", f"Deleted breakpoint 1 at {PROGRAM}:{line_of('after')}"),
+    )
+    lines = PROGRAM.read_text().splitlines()
+    here = line_of("returns")
+    listed = console.ask("l").splitlines()
+    assert f"{here:3}  ->\t{lines[here - 1]}".expandtabs() in listed
+    assert [line[:3] for line in listed] == [f"{number:3}" for number in range(here - 5, here + 6)]
+    whole = console.ask("ll").splitlines()
+    assert [int(line[:3]) for line in whole] == list(range(line_of("def step"), here + 1))
+    # The others hold for the same call until rank 0 is through with it; its next stop is our breakpoint again.
+    assert console.ask("c") == (
+        "rank 0 runs to its breakpoints\n"
+        f"rank 0 stopped, {at('stop', 'step')}\n"
+        f"  -> {source_of('stop')}\n"
+        f"ranks 1-3 are held, {at('stop', 'step')}, for rank 0"
+    ).replace("breakpoints\n", "breakpoints\nranks 1-3 go on too, held until now\n")
+    shown = console.ask("c")
+    assert "rank 0 runs to its breakpoints" in shown
+    assert f"rank 0 stopped, {at('later', 'step')}" in shown
+    console.keys("c\r")
+    assert console.ends() == 0
+    assert "ranks 0-3 have ended\nthe job has ended\n" in console.rest()
+    job.ends()
+    assert [job.result(rank) for rank in range(4)] == [str(steps_total(rank, 2)) for rank in range(4)]
+
+
+@pytest.mark.parametrize("first", ["", "n"])
+def test_what_is_assigned_at_the_prompt_is_the_jobs(place: Place, first: str) -> None:
+    """WHEN a variable is set at the prompt THEN the job computes with it; so it is in pdb, stepping or not."""
+    job = place.job(2, "steps", "1")
+    job.stopped()
+    console = place.console()
+    if first:
+        console.ask(first)
+    answers(console, ("!loss = 50", ""), ("p loss", "50"))
+    console.ask("w")  # looks at all frames
+    answers(console, ("p loss", "50"), ("all !loss += 1", ""), ("all p loss", "[0]  51\n[1]  2.0\n" + NUMBERS))
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+    assert [job.result(0), job.result(1)] == ["103.0", "5.0"]
+
+
+NUMBERS = "      min 2 (rank 1)  max 51 (rank 0)  mean 26.5"
+
+
+# ---- who it goes to
+
+
+def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place) -> None:
+    job = place.job(4, "steps", "1")
+    job.stopped()
+    console = place.console()
+    where = at("stop", "step")
+    figures = "[0]  0.0\n[1]  1.0\n[2]  2.0\n[3]  3.0\n      min 0 (rank 0)  max 3 (rank 3)  mean 1.5"
+    answers(
+        console,
+        ("all p loss", figures),
+        ("all p loss >= 1", "[1-3]  True\n[0]    False"),
+        ("all p 7", "[0-3] 7"),
+        ("all p 1/(RANK-2)", "[0]  -0.5\n[1]  -1.0\n[2]  *** ZeroDivisionError: division by zero\n[3]  1.0\n" + FINITE),
+        ("rank 3 p loss", "3.0"),
+        ("rank 1,3 p RANK % 2", "[1,3] 1"),
+        ("ranks", f"0    prompt  {where}\n1-3  held    {where}"),
+        ("focus 1-2", ""),
+    )
+    assert console.at == "[1-2] > "
+    answers(console, ("p RANK > 0", "[1-2] True"), ("focus held", ""))
+    assert console.at == "[1-3] > "
+    answers(console, ("focus all", ""))
+    assert console.at == "[0-3] > "
+    answers(
+        console,
+        ("focus", "the focus is 0"),
+        ("focus 9", "rank 9 is not here. The job has 4 ranks. Here: 0-3."),
+        ("rank 9 w", "rank 9 is not here. The job has 4 ranks. Here: 0-3."),
+        ("rank 3,8-9 w", "ranks 8-9 are not here. The job has 4 ranks. Here: 0-3."),
+        ("go 12", "rank 12 is not here. The job has 4 ranks. Here: 0-3."),
+        ("focus x", "'x' is not a rank set. Write ranks folded: 3, 0-7, 0,4-6, or 0-31/8 for every eighth."),
+        ("all", "there is no command for them. For example: all p loss, rank 3 w"),
+        ("interrupt", "rank 0 is stopped already"),
+    )
+    assert console.at == "[0] > "
+    # One rank steps; the others hold, and do not follow before it leaves the debugger.
+    answers(
+        console,
+        ("n", pdb_at("after", "step")),
+        ("ranks", f"0    prompt  {at('after', 'step')}\n1-3  held    {where}"),
+        ("go 1-2", "ranks 1-2 go on"),
+    )
+    wait_for("the two to end", lambda: job.result(1) and job.result(2))
+    assert console.ask("") == "ranks 1-2 have ended"
+    answers(console, ("ranks", f"0    prompt    {at('after', 'step')}\n3    held      {where}\n{ABSENT}"))
+    console.keys("go\r")
+    assert console.ends() == 0
+    job.ends()
+    assert [job.result(rank) for rank in range(4)] == [str(steps_total(rank, 1)) for rank in range(4)]
+
+
+FINITE = "      min -1 (rank 1)  max 1 (rank 3)  mean -0.1667"
+ABSENT = "1-2  not here  on another host, or at no breakpoint yet"
+
+
+def test_help_of_ours_and_of_pdbs(place: Place) -> None:
+    job = place.job(1, "everyone", "1")
+    job.stopped()
+    console = place.console()
+    ours = console.ask("help")
+    assert ours.startswith("A line goes to pdb in every rank of the focus, [0-3] in the prompt")
+    for word in ("focus 0-3", "all CMD", "rank 3 CMD", "ranks", "go [SET]", "hold [SET]", "interrupt [SET]", "kill-job"):
+        assert f"\n  {word}" in ours
+    assert console.ask("?") == console.ask("h") == ours
+    assert "Continue execution until the next line in the current function" in console.ask("help n")
+    assert "No help for 'zork'" in console.ask("help zork")
+    answers(console, ("", ""), ("   ", ""), ("# a remark", ""), ("p 1", "1"), ("", ""))  # an empty line repeats nothing
+    console.keys("c\r")
+    assert console.ends() == 0
+
+
+# ---- ranks that run
+
+
+def spinning(place: Place) -> tuple[Job, Terminal]:
+    """Three ranks that run: 0 and 2 in Python, 1 in C. A console at its prompt."""
+    os.mkfifo(place.folder / "wake")
+    job = place.job(3, "spin")
+    job.stopped()
+    console = place.console()
+    assert console.at == "[0-2] > "
+    console.keys("c\r")
+    assert console.expect("Ctrl-C gives the prompt back\n") == (
+        "c\nranks 0-2 go on\nrunning; Ctrl-C gives the prompt back\n"
+    )
+    wait_for("rank 1 in C", lambda: "pipe" in Path(f"/proc/{job.ranks[1].pid}/wchan").read_text() or None)
+    console.keys(CTRL_C)
+    assert console.prompt() == "^C\n"
+    assert console.at == "[0-2 running] > "
+    return job, console
+
+
+def test_a_rank_in_a_loop_is_stopped_and_one_in_c_when_it_comes_back(place: Place) -> None:
+    job, console = spinning(place)
+    answers(console, ("p turns", "ranks 0-2 are running: `interrupt 0-2` stops them"))
+    in_loop = re.compile(rf"rank 0 stopped, {PROGRAM}:\d+ in spin\n  -> .*")
+    assert in_loop.fullmatch(console.ask("interrupt 0"))
+    assert console.at == "[0] > "
+    answers(
+        console,
+        ("p turns > 0", "True"),
+        ("interrupt", "rank 0 is stopped already"),
+        ("rank 2 p 1", "rank 2 is running: `interrupt 2` stops it"),
+    )
+    began = time.monotonic()
+    assert re.fullmatch(rf"rank 2 is held, {PROGRAM}:\d+ in spin", console.ask("hold 2"))
+    assert time.monotonic() - began < 2
+    assert console.at == "[0] > "
+    assert console.ask("interrupt 1") == (
+        f"rank 1 is in blocked, console_program.py:{line_of('blocked')}. It stops when it comes back to Python"
+    )
+    table = console.ask("ranks").splitlines()
+    assert [line.split()[:2] for line in table] == [["0", "prompt"], ["1", "running"], ["2", "held"]]
+    assert table[1].endswith(at("blocked", "blocked"))
+    # Asked twice is stopped once, at a line of its own.
+    console.keys("interrupt 1\r")
+    console.expect("interrupt 1\n")
+    (place.folder / "wake").write_text("x")
+    shown = console.prompt()
+    assert f"rank 1 stopped, {at('awake', 'blocked')}\n  -> {source_of('awake')}" in shown
+    assert console.at == "[0-1] > "
+    answers(console, ("go", "ranks 0-2 go on"))
+    assert console.at == "[0-2 running] > "
+    (place.folder / "end").touch()
+    job.stopped()
+    assert console.ask("") == f"ranks 0-2 stopped, {at('behind', 'spin')}\n  -> {source_of('behind')}"
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+
+
+def test_why_and_stacks_from_inside(place: Place) -> None:
+    job = place.job(2, "steps", "1")
+    job.stopped()
+    console = place.console()
+    stacks = console.ask("stacks 1")
+    assert f"{PROGRAM}:{line_of('stop')}" in stacks and "[1]" in stacks and "[0-1]" not in stacks
+    why = console.ask("why", 30)
+    assert re.search(r"rank 0 (\(pid \d+\) )?waits for a person at its prompt, in step, console_program.py:", why)
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+
+
+# ---- keys
+
+
+def test_ctrl_c_and_ctrl_d_at_the_prompt(place: Place) -> None:
+    """Ctrl-C throws the line away and nothing else; Ctrl-D leaves as q does."""
+    job = place.job(2, "everyone", "2")
+    job.stopped()
+    console = place.console()
+    console.keys("p 12" + CTRL_C)
+    console.prompt()
+    assert console.at == "[0-1] > "
+    answers(console, ("p 3", "[0-1] 3"))
+    console.keys(CTRL_D)
+    assert console.ends() == 0
+    assert "^C" not in console.rest()
+    job.ends()
+    assert [job.result(rank) for rank in range(2)] == [str(everyone_total(rank, 2)) for rank in range(2)]
+
+
+def test_ctrl_c_pressed_on_sight_gives_the_prompt(place: Place) -> None:
+    """Ctrl-C WHILE something is being shown is no reason to leave."""
+    job = place.job(1, "spin")
+    job.stopped()
+    console = place.console()
+    for _ in range(5):
+        console.keys("c\r")
+        console.expect("running")
+        console.keys(CTRL_C)
+        console.prompt()
+        assert console.at == "[0 running] > "
+        console.ask("interrupt")
+        assert console.at == "[0] > "
+    (place.folder / "end").touch()
+    assert "rank 0 stopped" in console.ask("c")
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+
+
+def test_tab_completes_variables_and_words(place: Place) -> None:
+    job = place.job(2, "steps", "1")
+    job.stopped()
+    console = place.console()
+    for round_ in range(2):  # before and after a first command
+        for typed, completed in (("p los", "p loss"), ("foc", "focus"), ("interr", "interrupt"), ("all p dou", "")):
+            console.keys(typed + TAB)
+            console.expect(completed or typed)
+            console.keys(CTRL_A + CTRL_K)
+            console.keys("\r")
+            console.prompt()
+        answers(console, ("p 1", "1"))
+        console.keys("n\r" if not round_ else "\r")
+        console.prompt()
+    console.ask("n")
+    console.keys("p doub" + TAB)
+    console.expect("p doubled")
+    console.keys("\r")
+    assert console.prompt().strip() == "0.0"
+    console.keys("p '{}'.upp" + TAB)  # what cannot be completed is left alone
+    console.keys("er()\r")
+    assert "'{}'" in console.prompt()
+    console.keys("q\r")
+    assert console.ends() == 0
+    job.ends()
+
+
+def test_lines_of_an_earlier_console_are_in_the_history(place: Place) -> None:
+    job = place.job(2, "everyone", "1")
+    job.stopped()
+    first = place.console()
+    first.ask("p 'unique' + str(41)")
+    second = place.console()
+    assert second.opening.endswith("1 other console is here: ranks stay until all have left\n")
+    first.keys("q\r")
+    assert first.ends() == 0
+    assert "the job runs on" in first.rest()
+    second.keys("q\r")
+    assert second.ends() == 0
+    job.ends()
+    job = place.job(2, "everyone", "1")
+    job.stopped()
+    third = place.console()
+    third.keys(UP)
+    third.expect("q")
+    third.keys(UP)
+    third.expect("p 'unique' + str(41)")
+    third.keys("\r")
+    assert third.prompt().strip() == "[0-1] 'unique41'"
+    history = place.folder / "state" / "breakranks" / "history"
+    assert history.parent.stat().st_mode & 0o777 == 0o700
+    assert history.stat().st_mode & 0o077 == 0  # what people type into a debugger is nobody else's
+    third.keys("q\r")
+    assert third.ends() == 0
+    job.ends()
+
+
+def test_kill_job_wants_a_yes(place: Place) -> None:
+    job = place.job(3, "steps", "1")
+    job.stopped()
+    console = place.console()
+    for answer in ("no", "", "y", "nonsense"):
+        console.keys("kill-job\r")
+        console.expect("end the job? yes/no > ")
+        console.keys(answer + "\r")
+        assert console.prompt().endswith("not ended\n")
+        assert console.at == "[0] > "
+    console.keys("kill-job\r")
+    console.expect("end the job? yes/no > ")
+    console.keys(CTRL_C)
+    assert console.prompt().endswith("not ended\n")
+    assert all(rank.poll() is None for rank in job.ranks)
+    answers(console, ("p loss", "0.0"))
+    console.keys("kill-job\r")
+    console.expect("end the job? yes/no > ")
+    console.keys("yes\r")
+    assert console.ends() == 0
+    assert "the job has ended" in console.rest()
+    assert all(rank.wait(DEADLINE) != 0 for rank in job.ranks)
+    assert not any(job.result(rank) for rank in range(3))
+
+
+# ---- the console that a rank opens in its own terminal
+
+
+def opened(place: Place, mode: str, *arguments: str) -> Terminal:
+    """Two ranks in the foreground of a terminal, as a shell starts them."""
+    terminal = place.terminal([sys.executable, str(PROGRAM), "launch", "2", mode, *arguments])
+    terminal.opening = terminal.prompt()
+    return terminal
+
+
+def console_in(place: Place) -> int:
+    """The pid of the console that rank 0 has opened."""
+    pid = place.agents()[0]
+    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+        for found in child.read_text().split():
+            if b"--opened-by" in Path(f"/proc/{found}/cmdline").read_bytes():
+                return int(found)
+    raise AssertionError("no console was opened")
+
+
+def test_a_console_opens_in_the_terminal_of_the_job(place: Place) -> None:
+    """GIVEN a job in the foreground of a terminal WHEN it stops THEN the console is there, and `c` gives it back."""
+    terminal = opened(place, "spin")
+    assert terminal.opening == f"ranks 0-1 stopped, {at('before', 'spin')}\n  -> {source_of('before')}\n"
+    assert terminal.at == "[0-1] > "
+    # Echo, and editing: a character is rubbed out, another put in the middle.
+    terminal.keys("p tunrs\x7f\x7f\x7f\x1b[C")
+    terminal.keys("rns" + CTRL_A + "\x1b[C\x1b[C" + "3+" + "\r")
+    assert terminal.prompt().endswith("[0-1] 3\n")
+    for keys in (CTRL_C, "p 12" + CTRL_C, CTRL_C + CTRL_C + CTRL_C, "\x1c", "\x1a"):  # also Ctrl-\ and Ctrl-Z
+        terminal.keys(keys)
+        time.sleep(0.05)
+        terminal.keys("\r")
+        terminal.prompt()
+    assert terminal.ask("p 'still ' + 'here'").endswith("'still here'")
+    terminal.keys("c\r")
+    terminal.expect("ranks 0-1 go on\n")
+    wait_for("the terminal to be as it was", lambda: terminal.modes == terminal.before)
+    assert not PROMPT.search(terminal.rest())
+    assert terminal.process.poll() is None
+    # It opens again at the next stop, and again gives the terminal back.
+    (place.folder / "end").touch()
+    assert f"ranks 0-1 stopped, {at('behind', 'spin')}\n  -> {source_of('behind')}\n" in terminal.prompt()
+    assert terminal.ask("p 4") == "[0-1] 4"
+    terminal.keys("c\r")
+    assert terminal.ends() == 0
+    assert "spun" in (place.folder / "result.0").read_text() and "spun" in (place.folder / "result.1").read_text()
+    assert terminal.modes == terminal.before
+
+
+def test_the_opened_console_is_killed_and_the_job_goes_on(place: Place) -> None:
+    """WHEN it is killed with -9 THEN the ranks run on, with right results, and the terminal is as it was."""
+    terminal = opened(place, "steps", "3")
+    assert terminal.modes != terminal.before
+    os.kill(console_in(place), signal.SIGKILL)
+    assert terminal.ends() == 0
+    assert terminal.modes == terminal.before
+    results = [(place.folder / f"result.{rank}").read_text() for rank in range(2)]
+    assert results == [str(steps_total(rank, 3)) for rank in range(2)]
+    assert "breakpoints are off since the console left" in terminal.seen
+
+
+def test_the_opened_console_is_left_with_q(place: Place) -> None:
+    terminal = opened(place, "steps", "3")
+    terminal.keys("q\r")
+    assert terminal.ends() == 0
+    assert "the job runs on\n" in terminal.seen
+    assert terminal.modes == terminal.before
+
+
+def test_ctrl_c_ends_the_job_when_the_terminal_is_its_own_again(place: Place) -> None:
+    """Between the stops Ctrl-C is what it always was: it ends the job."""
+    terminal = opened(place, "spin")
+    terminal.keys("c\r")
+    terminal.expect("ranks 0-1 go on\n")
+    wait_for("the terminal to be as it was", lambda: terminal.modes == terminal.before)
+    pids = place.agents().values()
+    wait_for("the console to have ended", lambda: not _has_console(place))
+    terminal.keys(CTRL_C)
+    assert terminal.ends() != 0
+    wait_for("the ranks to have ended", lambda: not any(alive(pid) for pid in pids))
+
+
+def _has_console(place: Place) -> bool:
+    try:
+        return bool(console_in(place))
+    except AssertionError:
+        return False
+
+
+def test_no_console_opens_where_it_is_not_wanted(place: Place) -> None:
+    terminal = place.terminal(
+        [sys.executable, str(PROGRAM), "launch", "2", "steps", "1"], {"BREAKRANKS_CONSOLE": "0"}
+    )
+    terminal.expect(
+        f"breakranks: rank 0 stopped at console_program.py:{line_of('stop')} in step; get to it with: "
+        "breakranks console\n"
+    )
+    wait_for("two stopped ranks", lambda: len(place.agents()) == 2)
+    assert place.batch("go").returncode == 0
+    assert terminal.ends() == 0
+
+
+# ---- when it stops
+
+
+def test_conditions_and_counts_are_per_call_in_the_code(place: Place) -> None:
+    """`when` as a value, a function and a text; `skip` and `times`; what raises or names nobody does not stop."""
+    job = place.job(1, "counted")
+    job.stopped()
+    console = place.console()
+    stops = []
+    shown = console.opening
+    while True:
+        [line] = re.findall(rf"rank 0 stopped, {PROGRAM}:(\d+)", shown)
+        stops.append((int(line), int(console.ask("p i"))))
+        if len(stops) == 5:
+            break
+        shown = console.ask("c")
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+    value, function, text, both = (line_of(mark) for mark in ("value", "function", "text", "both"))
+    assert stops == [(value, 3), (function, 3), (text, 4), (both, 5), (both, 5)]
+    said = job.said(0)
+    assert said.count("breakranks: the condition at ") == 1
+    assert (
+        f"the condition at plain/console_program.py:{line_of('raises')} raised NameError: name 'unknown' is not "
+        "defined; it does not stop there\n"
+    ) in said
+    assert said.count("there is no rank 99 in this job of 1 (ranks=99)\n") == 1
+    assert said.count("ranks='junk' is not understood") == 1
+    assert "write 3, '0-3,7', [0, 1] or 'all'" in said
+
+
+@pytest.mark.parametrize(("value", "said"), [("junk", "ranks='junk' is not understood"), ("99", "there is no rank 99")])
+def test_ranks_in_the_environment_that_are_none(place: Place, value: str, said: str) -> None:
+    job = place.job(2, "chosen", env={"BREAKRANKS_RANKS": value})
+    job.ends()
+    assert said in job.said(0)
+    assert [job.result(rank) for rank in range(2)] == ["chosen"] * 2
+
+
+def test_ranks_in_the_environment_stop(place: Place) -> None:
+    job = place.job(3, "chosen", env={"BREAKRANKS_RANKS": "1-2"})
+    job.stopped()
+    console = place.console()
+    assert console.at == "[1-2] > "
+    where = at("chosen", "chosen")
+    assert console.opening == (
+        f"ranks 1-2 stopped, {where}\n  -> {source_of('chosen')}\nrank 0 is held, {where}, for rank 1-2\n"
+    )
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+
+
+def test_what_is_evaluated_at_a_prompt_does_not_stop_again(place: Place) -> None:
+    job = place.job(2, "steps", "1")
+    job.stopped()
+    console = place.console()
+    answers(
+        console,
+        ("p step(10)", "11.0"),
+        ("p breakranks.breakpoint()", "None"),
+        ("all p step(10)", "[0]  11.0\n[1]  13.0\n      min 11 (rank 0)  max 13 (rank 1)  mean 12"),
+        ("p breakranks.hold()", "None"),
+    )
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+    assert [job.result(rank) for rank in range(2)] == [str(steps_total(rank, 1)) for rank in range(2)]
+
+
+def test_a_stop_that_nobody_comes_to_goes_on_by_itself(place: Place) -> None:
+    """BREAKRANKS_WAIT=1: the ranks go on after a second; but not while somebody looks."""
+    job = place.job(2, "steps", "1", env={"BREAKRANKS_WAIT": "1"})
+    job.stopped()
+    assert 0.3 < job.ends(10)
+    assert [job.result(rank) for rank in range(2)] == [str(steps_total(rank, 1)) for rank in range(2)]
+    job = place.job(2, "steps", "1", env={"BREAKRANKS_WAIT": "1"})
+    job.stopped()
+    console = place.console()
+    time.sleep(1.5)
+    answers(console, ("p loss", "0.0"))
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+
+
+# ---- scripts
+
+
+def test_a_script_leaves_everything_as_it_was_and_can_be_run_again(place: Place) -> None:
+    job = place.job(2, "steps", "2")
+    job.stopped()
+    for _ in range(2):
+        done = place.batch("p loss", "all p loss + 1")
+        assert done.stdout == (
+            "[0] > p loss\n0.0\n[0] > all p loss + 1\n[0]  1.0\n[1]  2.0\n"
+            "      min 1 (rank 0)  max 2 (rank 1)  mean 1.5\n"
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert set(job.stops()) == {0, 1}
+    assert place.batch("p unknown").returncode == 1
+    bad = place.batch("focus 9")
+    assert bad.returncode == 2
+    assert bad.stderr == "breakranks: rank 9 is not here\n  The job has 2 ranks. Here: 0-1.\n"
+    assert place.batch("n").stdout.splitlines()[-1] == f"-> {source_of('after')}"
+    assert place.batch("p i", "c", "p i", "go").stdout.splitlines()[-1] == "ranks 0-1 go on"
+    job.ends()
+    assert [job.result(rank) for rank in range(2)] == [str(steps_total(rank, 2)) for rank in range(2)]
+
+
+def test_a_script_in_json_and_from_a_file(place: Place) -> None:
+    job = place.job(2, "steps", "1")
+    job.stopped()
+    commands = ["p loss", "all p loss", "ranks", "focus 0-1", "help n", "n", "go"]
+    script = place.folder / "ask.txt"
+    script.write_text("\n".join(["# a remark", "", *commands]) + "\n")
+    done = place.batch(options=["--json", "--batch", str(script)])
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["schema"] for one in found} == {1}
+    assert [one["command"] for one in found] == [line for line in commands if line != "focus 0-1"]
+    assert found[0]["answers"][0] == {**found[0]["answers"][0], "ranks": "0", "text": "0.0", "error": False}
+    assert [one["ranks"] for one in found[1]["answers"]] == ["0", "1"]
+    assert [one["state"] for one in found[2]["ranks"]] == ["stopped", "stopped"]
+    assert found[4]["focus"] == "0-1"
+    assert found[5]["notice"] == "ranks 0-1 go on"
+    job.ends()
+
+
+def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
+    """Exit status 2, what is wrong, and what to do. Nothing of it is a traceback."""
+    binary = place.folder / "binary"
+    binary.write_bytes(bytes(range(256)) * 10)
+    for options, said, remedy in (
+        (["--batch", "missing.txt"], "cannot read missing.txt", "a command a line"),
+        (["--batch", str(binary)], f"cannot read {binary}", "a command a line"),
+        (["--batch", str(place.folder)], f"cannot read {place.folder}", "a command a line"),
+        (["--batch", "x", "-c", "w"], "-c and --batch together", "Put the commands into the file"),
+        (["--timeout", "-1", "-c", "w"], "--timeout -1.0 is no time to wait", "Give seconds"),
+        (["--wait", "0", "-c", "w"], "no rank here has come to a breakpoint", "Put breakranks.breakpoint() where"),
+        (["--wait", "0", "--job", "x", "-c", "w"], "no rank of job 'x' has come to", "Put breakranks.breakpoint()"),
+        (["--wait", "0", f"pid:{os.getpid()}", "-c", "w"], "no rank here has come to a", "Put breakranks.breakpoint()"),
+        ([str(binary), "-c", "w"], "a console needs a job that runs", "Leave the target out"),
+    ):
+        done = place.batch(options=options)
+        assert (options, done.returncode) == (options, 2), done.stderr
+        assert said in done.stderr and remedy in done.stderr, (options, done.stderr)
+        assert "Traceback" not in done.stderr
+    nobody = place.terminal([str(Path(sys.executable).parent / "breakranks"), "console"])
+    assert nobody.ends() == 2
+    assert "no rank here has come to a breakpoint" in nobody.rest()
+
+
+# ---- printing
+
+
+def test_lines_of_many_ranks_in_one_pipe_are_whole(place: Place) -> None:
+    """GIVEN 8 ranks that print 200 lines each into one pipe THEN every line is whole, of one rank, and in order."""
+    ranks, lines = 8, 200
+    reading, writing = os.pipe()
+    job = place.job(ranks, "printer", "7", str(lines), stdout=writing)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        shown = pipe.read().decode().split("\n")
+    job.ends()
+    assert shown.pop() == ""
+    assert len(shown) == ranks * lines
+    turns = [0] * ranks
+    for line in shown:
+        found = re.fullmatch(r"\[rank (\d)\] (\d+) (\d+) (([a-z])\5*)?", line)
+        assert found is not None, line[:200]
+        rank = int(found[1])
+        assert found[4] in (None, chr(97 + rank) * int(found[3])) and len(found[4] or "") == int(found[3])
+        assert int(found[2]) == turns[rank]
+        turns[rank] += 1
+    assert turns == [lines] * ranks
+
+
+def test_a_stopped_printer_holds_nobody_up(place: Place) -> None:
+    """WHEN one rank is stopped, perhaps in the middle of a line THEN the others are through in seconds."""
+    reading, writing = os.pipe()
+    job = place.job(1, "printer", "1", "1000000", stdout=writing)
+    reader = place.start(["cat"], stdin=reading, stdout=subprocess.DEVNULL)
+    os.close(reading)
+    lock = place.run / "print.lock"
+    wait_for("a line", lambda: lock.exists())
+    for _ in range(200):  # until it is stopped with the lock in its hands
+        job.ranks[0].send_signal(signal.SIGSTOP)
+        wait_for("it to stand", lambda: "T (stopped)" in Path(f"/proc/{job.ranks[0].pid}/status").read_text())
+        if _locked(lock):
+            break
+        job.ranks[0].send_signal(signal.SIGCONT)
+        time.sleep(0.001)
+    assert _locked(lock)
+    other = place.job(1, "printer", "2", "5", stdout=writing)
+    os.close(writing)
+    assert other.ends(15) < 10
+    assert reader.poll() is None
+
+
+def _locked(path: Path) -> bool:
+    inode = path.stat().st_ino
+    return any(f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
