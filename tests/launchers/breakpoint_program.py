@@ -31,7 +31,7 @@ def step(number: int) -> float:
     loss = number * 0.5 + rank()
     breakranks.breakpoint()
     twice = loss * 2
-    return twice
+    return round(twice, 6)
 
 
 def steps() -> None:
@@ -64,15 +64,17 @@ def late() -> None:
     """The rank that stops comes last, so those that hold do not know yet where its words go."""
     if rank() == int(sys.argv[2]):
         time.sleep(float(sys.argv[3]))
+    mine = rank()
     breakranks.breakpoint(int(sys.argv[2]))
     passed("late")
+    print(f"TOTAL {rank()} {mine}", flush=True)
 
 
 def conditions() -> None:
     seen = []
     for number in range(5):
         breakranks.breakpoint("all", when="number == 3 and rank() == 1", others="run")
-        breakranks.breakpoint(1, when=lambda: number >= 1, skip=1, times=1)
+        breakranks.breakpoint(1, when=lambda now=number: now >= 1, skip=1, times=1)
         breakranks.breakpoint(0, when="1 / 0")
         breakranks.breakpoint(9)
         breakranks.breakpoint("one")
@@ -152,6 +154,7 @@ def dead() -> None:
 
 def caught() -> None:
     """A rank looks at what it caught, and goes on."""
+    breakranks.post_mortem()
     total = rank()
     try:
         if rank() == 1:

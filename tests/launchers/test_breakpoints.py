@@ -153,6 +153,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     need("torch")
     with Job(tmp_path_factory.mktemp("training")) as job:
         job.torchrun(4, TORCH, "training")
+        job.all_stop(0, 1, 2, 3)
         ddp = job.console(
             "ranks", "w", "p loss", "all p loss", "p model(x)",
             "n", "n", "all n", "all n", "all n", "all p next(model.parameters()).grad", "go",
@@ -327,8 +328,10 @@ def stop_three_times(job: Job, ranks: int) -> None:
     assert (losses["numbers"]["min"]["value"], losses["numbers"]["max"]["value"]) == (0.0, ranks - 1.0)
     assert texts(twice) == {str(rank): f"{2 * rank}.0" for rank in everyone}
     assert go["notice"] == f"ranks 0-{ranks - 1} go on"
-    loss, c, again, _ = job.console("p loss", "c", "p loss", "go")
+    job.all_stop(*everyone)
+    loss, c, others, again, _ = job.console("p loss", "c", "p loss", "go")
     assert (texts(loss), c["notice"], texts(again)) == ({"0": "0.5"}, "rank 0 goes on", {"0": "1.0"})
+    assert re.match(r"ranks 1-\d go on too", others["notice"])
     job.ends()
     assert job.said("TOTAL") == {str(rank): [f"{3.0 + 6 * rank}"] for rank in everyone}
 
@@ -399,15 +402,10 @@ def test_torchrun_that_shows_another_rank_says_there_where_to_go(job: Job) -> No
     """Rank 0's words are thrown away, and it comes last: rank 1 does not know where they go when it stops."""
     need("torch")
     job.torchrun(2, "--local-ranks-filter=1", "--redirects=0:3", PLAIN, "late", "0", "1.5")
-    assert states(job.all_stop(0, 1)) == {0: "prompt", 1: "held"}
-    wait_for(
-        "rank 1 says where to go",
-        lambda: re.search(
-            r"breakranks: rank 1 is held at .* for rank 0; get to it with: breakranks console", job.output
-        ),
-        5,
-    )
+    told = r"breakranks: rank 1 is held at .* for rank 0; get to it with: breakranks console"
+    wait_for("rank 1 says where to go", lambda: re.search(told, job.output), 15)
     assert "rank 0 stopped" not in job.output
+    assert states(job.all_stop(0, 1)) == {0: "prompt", 1: "held"}
     job.console("go")
     job.ends()
     assert job.passed("late") == [0, 1]
@@ -428,7 +426,7 @@ def test_the_builtin_breakpoint(job: Job) -> None:
 
 def test_conditions(job: Job) -> None:
     job.by_hand(2, PLAIN, "conditions")
-    number, c, again, _ = job.console("p number, rank()", "c", "p number, rank()", "go")
+    number, again = job.console("p number, rank()", "c", "p number, rank()", "go")[:3:2]
     assert texts(number) == {"1": "(2, 1)"}
     assert texts(again) == {"1": "(3, 1)"}
     job.ends()
@@ -439,7 +437,7 @@ def test_conditions(job: Job) -> None:
 
 def test_breakpoint_of_mindspeed_lets_the_others_run(job: Job) -> None:
     job.by_hand(3, PLAIN, "runs_on", env={"RANK_TO_DEBUG": "2"})
-    mine, ranks = job.console("p mine", "ranks")
+    (mine,) = job.console("p mine")
     assert texts(mine) == {"2": "102"}
     assert job.passed("runs_on") == [0, 1]
     job.console("go")
@@ -475,6 +473,25 @@ def test_who_holds_for_a_rank_that_never_comes_goes_on(job: Job) -> None:
     ranks[0].send_signal(signal.SIGKILL)
     job.all_pass("late", 1, 2)
     job.ends(-signal.SIGKILL, 0, 0)
+
+
+def test_a_script_waits_for_the_rank_that_is_to_stop(job: Job) -> None:
+    job.by_hand(3, PLAIN, "late", "0", "1.5")
+    job.all_stop(1, 2)
+    mine, _ = job.console("p mine", "go")
+    assert texts(mine) == {"0": "0"}
+    job.ends()
+
+
+def test_a_script_that_says_all_means_all(job: Job) -> None:
+    """A rank that comes a second later is waited for, or is said to be missing."""
+    job.by_hand(3, PLAIN, "late", "2", "1.5")
+    job.all_stop(0, 1)
+    said = job.console("all p mine")
+    assert texts(said[-1]) == {"0": "0", "1": "1", "2": "2"} or "rank 2" in said[0].get("notice", "")
+    job.all_stop(0, 1, 2)
+    job.console("go")
+    job.ends()
 
 
 # --- elsewhere than in the rank's main thread -----------------------------------------------------------

@@ -146,6 +146,21 @@ def test_what_is_assigned_at_the_prompt_is_the_jobs(place: Place, first: str) ->
 NUMBERS = "      min 2 (rank 1)  max 51 (rank 0)  mean 26.5"
 
 
+def test_each_c_shows_the_next_stop(place: Place) -> None:
+    """However soon it comes."""
+    job = place.job(2, "everyone", "30")
+    job.stopped()
+    console = place.console()
+    stop = f"ranks 0-1 stopped, {at('everyone', 'everyone')}\n  -> {source_of('everyone')}"
+    for i in range(30):
+        answers(console, ("p i", f"[0-1] {i}"))
+        if i < 29:
+            answers(console, ("c", f"ranks 0-1 go on\n{stop}"))
+    console.keys("c\r")
+    assert console.ends() == 0
+    job.ends()
+
+
 # ---- who it goes to
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from breakranks.cli.terminal import Terminal
     from breakranks.debug.console import Console, Outcome
     from breakranks.debug.session import Session
     from breakranks.jobs.find import FoundJob
@@ -159,7 +160,7 @@ def _echo(line: str, console: Console, args: argparse.Namespace) -> None:
 
 def _talk(session: Session, args: argparse.Namespace) -> int:
     from breakranks.cli.terminal import Terminal
-    from breakranks.debug.console import Console, Leave, Stopped
+    from breakranks.debug.console import Console, Stopped
 
     with Terminal(opened=bool(args.opened_by)) as terminal:
         stays = not args.opened_by  # in a rank's own terminal we leave when there is nothing to ask
@@ -181,26 +182,50 @@ def _talk(session: Session, args: argparse.Namespace) -> int:
                 if not session.ranks:
                     _say("the job has ended", args)
                     return 0
-                for outcome in console.news():
-                    _show(outcome, console, session, "", args)
-                line = terminal.line(console.prompt)
-                if line is None:
-                    return 0
-                for outcome in _do(console, line, args):
-                    if isinstance(outcome, Leave):
-                        if not outcome.kill:
-                            _say("the job runs on", args)
-                            return 0
-                        if _kill(session, terminal.line("end the job? yes/no > ") == "yes", args) == 0:
-                            return 0
-                    else:
-                        _show(outcome, console, session, line, args)
-                        sys.stdout.flush()
+                try:
+                    if not _turn(console, terminal, args):
+                        return 0
+                except KeyboardInterrupt:  # whatever was being shown: the prompt comes back
+                    print()
         finally:
             session.close(armed=armed)
 
 
-def _do(console: Console, line: str, args: argparse.Namespace) -> Iterator[Outcome]:
+def _turn(console: Console, terminal: Terminal, args: argparse.Namespace) -> bool:
+    """One prompt and what is typed there; False when the console is to end."""
+    from breakranks.debug.console import Leave
+
+    session = console.session
+    for outcome in console.news():
+        _show(outcome, console, session, "", args)
+    line = terminal.line(console.prompt, lambda: _happened(console))
+    if line is None:
+        return False
+    if line == "\n":
+        line = console.repeated
+    for outcome in _do(console, line):
+        if isinstance(outcome, Leave):
+            if not outcome.kill:
+                _say("the job runs on", args)
+                return False
+            if _kill(session, terminal.line("end the job? yes/no > ") == "yes", args) == 0:
+                return False
+        else:
+            _show(outcome, console, session, line, args)
+            sys.stdout.flush()
+    return True
+
+
+def _happened(console: Console) -> bool:
+    """Whether there is something to tell before a line is typed."""
+    session, prompt = console.session, console.prompt
+    session.drain()
+    if time.monotonic() - session.scanned > 0.5:
+        session.scan()
+    return bool(session.events) or not session.ranks or console.prompt != prompt
+
+
+def _do(console: Console, line: str) -> Iterator[Outcome]:
     """One line of a person's; what they got wrong is said, and the prompt comes back."""
     from breakranks.debug.console import Notice
 
@@ -208,8 +233,6 @@ def _do(console: Console, line: str, args: argparse.Namespace) -> Iterator[Outco
         yield from console.execute(line)
     except BreakranksError as error:
         yield Notice(text=f"{error.message}. {error.help}".replace("\n", " "), style="bad")
-    except KeyboardInterrupt:
-        yield Notice(text="")
 
 
 def _first_stop(session: Session, args: argparse.Namespace) -> bool:

@@ -30,14 +30,17 @@ class Terminal:
 
         self._history = _history_file()
         try:
+            with open(self._history, "a"):  # append_history_file wants it to be there
+                pass
             readline.read_history_file(self._history)
         except (OSError, ValueError):
             pass
         readline.set_history_length(_MOST_HISTORY)
+        readline.set_auto_history(False)
         readline.parse_and_bind("tab: complete")
         readline.set_completer_delims(" \t\n,;()[]{}=+-*/%<>!&|^~")
+        self._modes = termios.tcgetattr(0)
         if self._opened:
-            self._modes = termios.tcgetattr(0)
             self._silence()
             # Without signals Ctrl-C is a key like others: throw the line away.
             readline.parse_and_bind('"\\C-c": "\\C-a\\C-k\\C-m"')
@@ -48,13 +51,8 @@ class Terminal:
     ) -> None:
         import readline
 
-        if self._modes is not None:
-            termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
-        if self._history:
-            try:
-                readline.write_history_file(self._history)
-            except OSError:
-                pass
+        readline.set_startup_hook(None)
+        termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
 
     def completing(self, words: Callable[[str], list[str]]) -> None:
         import readline
@@ -72,20 +70,24 @@ class Terminal:
 
         readline.set_completer(complete)
 
-    def line(self, prompt: str) -> str | None:
-        """What was typed; None at the end of input. Ctrl-C gives an empty line."""
+    def line(self, prompt: str, idle: Callable[[], bool] = lambda: False) -> str | None:
+        """What was typed, ``\\n`` for the Enter key alone; None at the end of input. Ctrl-C gives an empty line.
+
+        Until the first key is pressed ``idle`` is asked again and again; if it is true, something has happened that
+        should be seen first: an empty line comes back.
+        """
         import readline
 
-        if self._opened:
-            self._silence()
-        sys.stdout.flush()
         typed, enter, self._ahead = self._ahead.partition("\n")
         if enter:
             print(f"{prompt}{typed}", flush=True)
-            return typed
-        readline.set_startup_hook(lambda: readline.insert_text(typed))
+            return self._remember(typed)
         try:
-            return input(prompt)
+            if not typed and not self._first_key(prompt, idle):
+                return ""
+            self._silence()
+            readline.set_startup_hook(lambda: readline.insert_text(typed))
+            return self._remember(input(prompt)) or "\n"
         except EOFError:
             print()
             return None
@@ -93,13 +95,36 @@ class Terminal:
             print()
             return ""
 
+    def _first_key(self, prompt: str, idle: Callable[[], bool]) -> bool:
+        """Show the prompt and wait for a key, which readline then reads; False if it is idle's turn."""
+        sys.stdout.write(prompt)
+        sys.stdout.flush()
+        self._raw()
+        while not select.select([0], [], [], 0.05)[0]:
+            if idle():
+                sys.stdout.write("\r\x1b[K")
+                return False
+        sys.stdout.write("\r")
+        sys.stdout.flush()
+        return True
+
+    def _remember(self, line: str) -> str:
+        """Each line at once: two consoles write to one file, and either may be killed."""
+        import readline
+
+        if line.strip():
+            readline.add_history(line)
+            try:
+                readline.append_history_file(1, self._history)
+            except OSError:
+                pass
+        return line
+
     def pressed(self) -> bool:
         """Whether Ctrl-C was pressed while we wait; elsewhere than in an opened terminal it is a signal."""
         if not self._opened:
             return False
-        modes: Any = termios.tcgetattr(0)
-        modes[3] &= ~(termios.ICANON | termios.ECHO | termios.ISIG)
-        termios.tcsetattr(0, termios.TCSANOW, modes)
+        self._raw()
         while select.select([0], [], [], 0)[0]:
             typed = os.read(0, 1024) or b"\x03"
             if b"\x03" in typed:
@@ -109,8 +134,16 @@ class Terminal:
         return False
 
     def _silence(self) -> None:
+        """As it was, but without signals where they would not be ours."""
+        self._set(termios.ISIG if self._opened else 0)
+
+    def _raw(self) -> None:
+        """A key at a time, and not shown."""
+        self._set(termios.ICANON | termios.ECHO | (termios.ISIG if self._opened else 0))
+
+    def _set(self, without: int) -> None:
         modes: Any = list(self._modes)
-        modes[3] &= ~termios.ISIG
+        modes[3] &= ~without
         termios.tcsetattr(0, termios.TCSADRAIN, modes)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from breakranks.debug.answers import Answer, Folded, fold
+from breakranks.debug.answers import Folded, fold
 from breakranks.debug.link import Message
 from breakranks.debug.session import Event, Pending, Session
 from breakranks.debug.waiting import Wait, waits_of
@@ -20,6 +20,7 @@ from breakranks.rankset import RankSet, ranks_text
 
 _LOOK = 0.7  # seconds without an answer after which we look where a rank is
 _AGAIN = 2.0
+_ARRIVAL = 3.0  # seconds that a script waits for ranks of the job that it has not seen yet
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -86,6 +87,8 @@ class Console:
         self._stays = stays  # whether to wait for the next stop, once everything runs
         self._chosen: RankSet | None = None
         self._shown: tuple[Wait, ...] = ()
+        self._told_absent = False
+        self.repeated = ""  # the last line for pdb: what an empty line stands for
 
     # ---- the focus
 
@@ -107,6 +110,7 @@ class Console:
 
     def news(self) -> Iterator[Outcome]:
         """What has happened since the last prompt, unasked."""
+        self.session.drain()
         events = self.session.take_events()
         last: dict[int, Event] = {event.rank: event for event in events}
         stopped = tuple(event.state for event in last.values() if event.what == "stopped")
@@ -120,8 +124,10 @@ class Console:
 
     def execute(self, line: str) -> Iterator[Outcome]:
         """Do one line. Raises UsageError for what makes no sense."""
-        self.session.poll(0)
+        self.session.drain()
         word = parse(line, self.focus)
+        if word.name == "pdb":
+            self.repeated = line
         action = getattr(self, f"_do_{word.name}")
         yield from action(word)
 
@@ -147,7 +153,7 @@ class Console:
 
     def _do_pdb(self, word: Word) -> Iterator[Outcome]:
         if not self.interactive:  # a person types slower than ranks arrive
-            self._gather(word)
+            yield from self._gather(word)
         ranks = word.ranks if word.ranks is not None else self.focus
         if word.everyone:
             ranks = self.session.stopped
@@ -206,7 +212,7 @@ class Console:
         yield from self.news()
         late = (running - self.session.stopped) & self.session.ranks
         for wait in self._waits(late):
-            yield Notice(text=f"{wait.text} {_they_stop(wait.ranks)} when {_they_come(wait.ranks)} back to Python")
+            yield Notice(text=f"{wait.text}; {_they_stop(wait.ranks)} when {_they_come(wait.ranks)} back to Python")
             late -= wait.ranks
         if late:
             yield Notice(text=f"{_are(late, 'in C')}; {_they_stop(late)} when {_they_come(late)} back to Python")
@@ -240,12 +246,19 @@ class Console:
 
     # ---- lines for pdb
 
-    def _gather(self, word: Word) -> None:
+    def _gather(self, word: Word) -> Iterator[Outcome]:
         """In a script: wait for those that a line is meant for to come to their stop."""
         session = self.session
         if word.everyone:
             session.wait(lambda: bool(session.stopped), self._patience)
             session.wait(lambda: session.ranks <= session.stopped, 0.5)
+            absent = RankSet.span(0, session.world) - session.ranks
+            if absent and not self._told_absent:
+                session.wait(lambda: RankSet.span(0, session.world) <= session.ranks & session.stopped, _ARRIVAL)
+                absent = RankSet.span(0, session.world) - session.ranks
+                self._told_absent = bool(absent)
+            if absent:
+                yield Notice(text=f"without {ranks_text(absent)}, at no breakpoint yet or on other hosts", style="warn")
         elif word.ranks is None and self._chosen is None:
             session.wait(lambda: bool(session.stopped) and not self._expected(), self._patience)
 
@@ -275,13 +288,20 @@ class Console:
         pending = self.session.start(line, taking)
         yield from self._await(pending)
         late = RankSet(pending.awaited)
-        answers = [*pending.answers.values(), *(Answer(rank=rank, text="is not back yet", late=True) for rank in late)]
-        self.failed = self.failed or any(one.error or one.late for one in answers)
-        self._drop_events(taking, "stopped")
+        answers = list(pending.answers.values())
+        self.failed = self.failed or bool(late) or any(one.error for one in answers)
         went = RankSet(pending.went)
+        self._drop_events(taking - went, "stopped")
+        gone = RankSet(pending.gone)
+        self.failed = self.failed or bool(gone)
+        self._drop_events(gone, "gone")
         shown = [one for one in answers if one.rank not in went or one.text or one.error]
         if shown:
             yield fold(shown)
+        if gone:
+            yield Notice(text=f"{_verb(gone, 'has', 'have')} ended", style="warn")
+        if late:
+            yield Notice(text=f"{_are(late, 'not back yet')}; `interrupt {late}` stops {_them(late)}", style="dim")
         if went:
             yield from self._went(went, RankSet(pending.tracing), held, before)
 
@@ -336,8 +356,10 @@ class Console:
             if waits != self._shown:
                 self._shown = waits
                 for wait in waits:
-                    yield Notice(text=wait.text, style="warn")
-            if not self.interactive and (any(wait.held for wait in waits) or now - pending.began > self._patience):
+                    more = "" if wait.held or not self.interactive else "; Ctrl-C gives the prompt back"
+                    yield Notice(text=f"{wait.text}{more}", style="warn")
+            # Nothing will happen by itself: whoever asked must be able to do something about it.
+            if any(wait.held for wait in waits) or (not self.interactive and now - pending.began > self._patience):
                 return
 
     def _waits(self, ranks: RankSet) -> list[Wait]:

@@ -38,6 +38,7 @@ class Pending(Struct, kw_only=True):
     line: str
     awaited: set[int]
     answers: dict[int, Answer]
+    gone: set[int]  # those that ended instead
     went: set[int]
     tracing: set[int]  # those of them that will stop again at a breakpoint of pdb's
     began: float
@@ -56,14 +57,14 @@ class Session:
         self._replies: dict[int, dict[int, Message]] = {}
         self._pending: Pending | None = None
         self._selector = selectors.DefaultSelector()
-        self._scanned = 0.0
+        self.scanned = 0.0
         self.world = 0
 
     # ---- who is here
 
     def scan(self, *, wait: bool = True) -> None:
         """Connect to the agents that are new. The first of a job decides which job it is."""
-        self._scanned = time.monotonic()
+        self.scanned = time.monotonic()
         here = [one for one in find_agents() if self._pids is None or one.pid in self._pids]
         if self.job is None:
             self.job = _only_job(here)
@@ -136,7 +137,7 @@ class Session:
 
     def poll(self, wait: float) -> None:
         """Hear what there is, for at most so long."""
-        if time.monotonic() - self._scanned > _RESCAN:
+        if time.monotonic() - self.scanned > _RESCAN:
             self.scan()
         for key, _ in self._selector.select(wait):
             link: Link = key.data
@@ -145,6 +146,13 @@ class Session:
                 self._hear(link, message)
             if link.closed:
                 self._gone(link)
+
+    def drain(self) -> None:
+        """Hear all that has come so far."""
+        for _ in range(100):
+            if not self._selector.select(0):
+                return
+            self.poll(0)
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
         """Poll until something is so; False if it is not in time."""
@@ -166,7 +174,7 @@ class Session:
         pending = self._pending
         if pending is not None and rank in pending.awaited:
             pending.awaited.discard(rank)
-            pending.answers[rank] = Answer(rank=rank, text="has ended", error=True)
+            pending.gone.add(rank)
 
     def _hear(self, link: Link, message: Message) -> None:
         event = message.get("event")
@@ -223,7 +231,14 @@ class Session:
         number = next(self._numbers)
         here = ranks & self.ranks
         self._pending = Pending(
-            number=number, line=line, awaited=set(here), answers={}, went=set(), tracing=set(), began=time.monotonic()
+            number=number,
+            line=line,
+            awaited=set(here),
+            answers={},
+            gone=set(),
+            went=set(),
+            tracing=set(),
+            began=time.monotonic(),
         )
         for rank in here:
             self.links[rank].send({"do": "run", "id": number, "line": line, "takers": str(here)})

@@ -37,10 +37,10 @@ def _wait(ranks: RankSet, op: str, members: RankSet, place: str, stopped: RankSe
     who = ranks_text(ranks)
     one = len(ranks) == 1
     if not op:
-        return Wait(ranks=ranks, held=False, text=f"{who} {'is' if one else 'are'} {place or 'not back yet'}.")
+        return Wait(ranks=ranks, held=False, text=f"{who} {'is' if one else 'are'} {place or 'not back yet'}")
     missing = (members or here) & stopped
     if not missing:
-        return Wait(ranks=ranks, held=False, text=f"{who} {'is' if one else 'are'} in {op}, {place}.")
+        return Wait(ranks=ranks, held=False, text=f"{who} {'is' if one else 'are'} in {op}, {place}")
     which = "which is held" if len(missing) == 1 else "which are held"
     return Wait(
         ranks=ranks,

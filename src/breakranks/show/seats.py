@@ -63,7 +63,7 @@ def _inside(state: Mapping[str, Any]) -> Iterator[Line]:
         (f"  inside the {inside.get('pass')} of {inside.get('kind')} module {module} ({inside.get('class')})", "warn")
     ]
     safe = inside.get("safe")
-    for sentence in safe[:_MOST_NOTES] if isinstance(safe, list) else []:
+    for sentence in safe if isinstance(safe, list) else []:
         yield [("    " + str(sentence), "dim")]
 
 

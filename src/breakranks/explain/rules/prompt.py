@@ -33,7 +33,7 @@ def reason(case: Case, one: Look) -> Reason | None:
 
 def _ours(one: Look) -> Reason:
     held = one.activity.word == "held"
-    what = "is held at a breakpoint, and nobody is at its prompt" if held else "waits for a person at its prompt"
+    what = "is held at a breakpoint, and nobody is at a prompt" if held else "waits for a person at breakranks' prompt"
     return Reason(
         "debugger-prompt",
         f"{what}, in {words.place(one.where)}",

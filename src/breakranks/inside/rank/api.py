@@ -207,6 +207,8 @@ def fire(frame: FrameType, site: Site, ranks: Ranks, others: str, *, until_go: b
     finally:
         site.inside -= 1
         site.calls += 1
+        if _agent is not None:
+            _agent.watch.publish()  # who holds for this rank goes on when the call is counted
 
 
 def _take_part(frame: FrameType, site: Site, ranks: Ranks, others: str, until_go: bool) -> RankPdb | None:

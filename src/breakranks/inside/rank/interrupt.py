@@ -19,11 +19,14 @@ _kept: list[Any] = []  # what C is to call must stay alive until it has
 
 def soon(agent: Any, role: str, stoppers: RankSet, reason: str) -> None:
     """Stop the main thread at the next line that it comes to."""
-    if agent.seat.stop is not None:
+    if agent.seat.stop is not None or agent.seat.pending:
         return
+    agent.seat.pending = True
     stop = Stop(site="", count=0, role=role, stoppers=stoppers, reason=reason or "interrupt")
 
     def break_in() -> None:
+        sys.settrace(None)  # what follows is ours, and not to be stepped through
+        agent.seat.pending = False
         frame: Any = sys._getframe(1)
         while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("breakranks."):
             frame = frame.f_back

@@ -45,9 +45,9 @@ def _run(agent: Agent, client: Client, message: Message) -> None:
 
 
 def _go(agent: Agent, client: Client, message: Message) -> None:
+    ranks = str(RankSet.parse(str(message.get("ranks", ""))))
     if not message.get("only"):  # it only passes the word on
         agent.seat.release("go")
-    ranks = str(message.get("ranks", ""))
     if ranks:  # those of other hosts hear of it through us
         from breakranks.inside.rank.sites import SITES
 

@@ -63,6 +63,7 @@ class Seat:
         self.evaluating = False
         self.interrupted = 0.0  # when what is evaluated was told to end
         self.signalled = False
+        self.pending = False  # the main thread will be stopped at its next line
         self._lines: deque[Request] = deque()
         self._release = ""
 
@@ -117,11 +118,15 @@ class Seat:
                 self._release = self._release or reason
                 self.changed.notify_all()
 
-    def next(self) -> Request:
-        """The next line; called by the stopped thread, which waits. Raises Released when it is to go on."""
+    def done(self) -> None:
+        """What was asked has been done; it cannot be interrupted any more."""
         with self.changed:
             self.evaluating = False
             self.interrupted = 0.0
+
+    def next(self) -> Request:
+        """The next line; called by the stopped thread, which waits. Raises Released when it is to go on."""
+        self.done()
         self._catch_stray()
         with self.changed:
             while True:

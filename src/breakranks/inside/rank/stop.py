@@ -23,6 +23,7 @@ from breakranks.rankset import RankSet
 MOST_TEXT = 256 * 1024
 _MOST_PARTS = 20_000
 _OURS = "breakranks.inside.*"
+_MINDSPORE = "MindSpore's collectives keep their own timeouts (30 s and more): step over one on all ranks, `all n`"
 
 
 class Captured:
@@ -159,6 +160,8 @@ class RankPdb(pdb.Pdb):
         stop.where = place(shown)
         stop.inside = fsdp.inside_of(shown) if shown is not None else None
         stop.notes = [*stop.notes, *self.agent.timeouts.extend()]
+        if "mindspore" in sys.modules:
+            stop.notes.append(_MINDSPORE)
         self._fresh = True
         self.agent.enter(stop)
         try:
@@ -193,6 +196,7 @@ class RankPdb(pdb.Pdb):
             return str(request.line) + "\n"
 
     def _answer(self, *, went: bool = False) -> None:
+        self.seat.done()
         text, cut = self._captured.take()
         request, self.seat.request = self.seat.request, None
         fresh, self._fresh = self._fresh, False
@@ -277,8 +281,8 @@ class RankPdb(pdb.Pdb):
     def do_p(self, arg: str) -> None:
         try:
             value = self._getval(arg)
-        except Exception:
-            return  # pdb has said what went wrong
+        except BaseException:
+            return  # pdb has said what went wrong; sys.exit() ends nothing here
         self._value = values.describe(value)
         try:
             text, cut = bounded(value)

@@ -26,7 +26,7 @@ def announce(agent: Agent, stop: Stop, frame: FrameType) -> None:
         return
     if stop.role == "prompt" and agent.me.rank == stop.stoppers.first and open_console(agent):
         return
-    if not _speaks(agent, stop):
+    if not _speaks(agent, stop) or (stop.role == "prompt" and len(stop.stoppers) > 1 and _may_open(agent)):
         return
     place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
     what = f"{stop.reason} at {place}" if stop.reason.startswith("crashed") else f"stopped at {place}"
@@ -69,11 +69,9 @@ def _speaks(agent: Agent, stop: Stop) -> bool:
 
 def open_console(agent: Agent) -> bool:
     """Open the console in the terminal that this rank was started in; False where there is none, or one is open."""
-    if agent.me.hosts or os.environ.get("BREAKRANKS_CONSOLE", "") == "0":
+    if not _may_open(agent):
         return False
     path = _terminal()
-    if not path:
-        return False
     try:
         lock = os.open(f"{agent.path}/console.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:
@@ -95,6 +93,10 @@ def open_console(agent: Agent) -> bool:
     finally:
         os.close(lock)
     return True
+
+
+def _may_open(agent: Agent) -> bool:
+    return not agent.me.hosts and os.environ.get("BREAKRANKS_CONSOLE", "") != "0" and bool(_terminal())
 
 
 class Opened:

@@ -144,7 +144,10 @@ class Watch:
         """What was said since; called before a stop as well, so that what is read later was said of it."""
         with self._lock:
             for record in self.boards.news():
-                self._read(record)
+                try:
+                    self._read(record)
+                except Exception as error:  # another version's, or nobody's: the rest still counts
+                    self.boards.lost = repr(error)
 
     def _read(self, record: dict[str, Any]) -> None:
         match record.get("do"):

@@ -117,8 +117,8 @@ class Wire:
         for line in lines:
             try:
                 self._obey(client, json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                self.tell({"event": "error", "text": f"not understood: {error}"}, client)
+            except Exception as error:  # whoever writes here, and whatever: the agent stays
+                self.tell({"event": "error", "text": f"not understood: {error!r}"[:500]}, client)
 
     def flush(self) -> None:
         """Send what there is, as far as it is taken."""
