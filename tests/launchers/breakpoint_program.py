@@ -70,6 +70,12 @@ def late() -> None:
     print(f"TOTAL {rank()} {mine}", flush=True)
 
 
+def many() -> None:
+    for number in range(int(sys.argv[2])):
+        breakranks.breakpoint()
+        passed(f"many{number}")
+
+
 def conditions() -> None:
     seen = []
     for number in range(5):
@@ -174,6 +180,7 @@ MODES: dict[str, Callable[[], None]] = {
     "mpi": mpi,
     "builtin": builtin,
     "late": late,
+    "many": many,
     "conditions": conditions,
     "runs_on": runs_on,
     "blocks": blocks,

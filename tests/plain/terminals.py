@@ -235,6 +235,59 @@ def launcher_variables(rank: int, size: int) -> dict[str, str]:
     }
 
 
+class Screen:
+    """What a terminal shows of the characters that it is sent: one long page, of which only the last line changes."""
+
+    _CONTROL = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])|[\r\n\b\a]|[^\x1b\r\n\b\a]+|\x1b")
+
+    def __init__(self) -> None:
+        self._above = ""
+        self._line = ""
+        self._column = 0
+        self._read = 0  # up to here it has been read
+        self._rest = ""
+
+    @property
+    def text(self) -> str:
+        return self._above + self._line
+
+    @property
+    def unread(self) -> str:
+        return self.text[self._read :]
+
+    def take(self, count: int) -> str:
+        text = self.unread[:count]
+        self._read += len(text)
+        return text
+
+    def write(self, text: str) -> None:
+        text = self._rest + text
+        cut = re.search(r"\x1b(\[[0-9;?]*)?\Z", text)  # half a sequence waits for its other half
+        self._rest = cut[0] if cut else ""
+        for found in self._CONTROL.finditer(text[: len(text) - len(self._rest)]):
+            self._do(found[0], found[1], found[2])
+
+    def _do(self, text: str, number: str | None, letter: str | None) -> None:
+        if text == "\n":
+            self._above += self._line + "\n"
+            self._line, self._column = "", 0
+        elif text == "\r":
+            self._column = 0
+        elif text == "\b":
+            self._column = max(self._column - 1, 0)
+        elif letter == "K":
+            self._line = self._line[: self._column]
+        elif letter == "C":
+            self._column += int(number or 1)
+        elif letter == "P":
+            self._line = self._line[: self._column] + self._line[self._column + int(number or 1) :]
+        elif letter is None and text not in "\a\x1b":
+            before = self._line[: self._column].ljust(self._column)
+            self._line = before + text + self._line[self._column + len(text) :]
+            self._column += len(text)
+        self._read = min(self._read, len(self._above) + len(self._line))
+
+
 class Terminal:
     """A process with a terminal that is its own. ``seen`` is all that was ever shown there."""
 
@@ -242,9 +295,9 @@ class Terminal:
         self.master, self._slave = pty.openpty()
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 200, 0, 0))
         self.before = termios.tcgetattr(self._slave)
-        self.seen = ""
         self.opening = ""
-        self._unread = ""
+        self.at = ""
+        self._screen = Screen()
         self._closed = False
         place._terminals.append(self)
         slave = self._slave
@@ -256,6 +309,10 @@ class Terminal:
         self.process = place.start(
             command, env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=take_terminal
         )
+
+    @property
+    def seen(self) -> str:
+        return self._screen.text
 
     @property
     def modes(self) -> list[Any]:
@@ -278,12 +335,9 @@ class Terminal:
         if self._closed or not select.select([self.master], [], [], wait)[0]:
             return False
         try:
-            text = os.read(self.master, 65536).decode(errors="replace")
+            self._screen.write(os.read(self.master, 65536).decode(errors="replace"))
         except OSError:
             return False
-        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\a", "", text).replace("\r", "")
-        self.seen += text
-        self._unread += text
         return True
 
     def expect(self, pattern: str | re.Pattern[str], deadline: float = DEADLINE) -> str:
@@ -291,31 +345,31 @@ class Terminal:
         compiled = re.compile(re.escape(pattern)) if isinstance(pattern, str) else pattern
         end = time.monotonic() + deadline
         while True:
-            found = compiled.search(self._unread)
+            found = compiled.search(self._screen.unread)
             if found is not None:
-                text, self._unread = self._unread[: found.end()], self._unread[found.end() :]
-                return text
+                return self._screen.take(found.end())
             if not self.read(0.05) and time.monotonic() > end:
-                raise AssertionError(f"after {deadline:.0f} s not shown: {compiled.pattern!r} in {self._unread!r}")
+                shown = self._screen.unread
+                raise AssertionError(f"after {deadline:.0f} s not shown: {compiled.pattern!r} in {shown!r}")
 
     def prompt(self, deadline: float = DEADLINE) -> str:
-        """Wait for a prompt; gives what was shown before it. ``at`` is the prompt itself."""
+        """Wait for a prompt with nothing typed at it; gives what was shown before it. ``at`` is the prompt itself."""
         end = time.monotonic() + deadline
         while True:
-            found = PROMPT.search(self._unread)
+            unread = self._screen.unread
+            found = PROMPT.search(unread)
             if found is not None and not self.read(0.02):
-                text, self._unread = self._unread[: found.start(1)], ""
+                self._screen.take(len(unread))
                 self.at = found[1]
-                return text
+                return unread[: found.start(1)]
             if not self.read(0.05) and time.monotonic() > end:
-                raise AssertionError(f"after {deadline:.0f} s no prompt: {self._unread!r}")
+                raise AssertionError(f"after {deadline:.0f} s no prompt: {unread!r}")
 
     def rest(self) -> str:
         """What was shown and not yet read."""
         while self.read(0.05):
             pass
-        text, self._unread = self._unread, ""
-        return text
+        return self._screen.take(len(self._screen.unread))
 
     def ends(self, deadline: float = DEADLINE) -> int:
         """Wait until the process has ended; its exit status."""

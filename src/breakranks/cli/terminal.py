@@ -42,8 +42,8 @@ class Terminal:
         self._modes = termios.tcgetattr(0)
         if self._opened:
             self._silence()
-            # Without signals Ctrl-C is a key like others: throw the line away.
-            readline.parse_and_bind('"\\C-c": "\\C-a\\C-k\\C-m"')
+            # Without signals Ctrl-C is a key like others: throw the line away, and enter one that does nothing.
+            readline.parse_and_bind('"\\C-c": "\\C-a\\C-k#\\C-m"')
         return self
 
     def __exit__(
@@ -112,7 +112,7 @@ class Terminal:
         """Each line at once: two consoles write to one file, and either may be killed."""
         import readline
 
-        if line.strip():
+        if line.strip().strip("#"):
             readline.add_history(line)
             try:
                 readline.append_history_file(1, self._history)

@@ -20,6 +20,7 @@ from breakranks.rankset import RankSet, ranks_text
 
 _LOOK = 0.7  # seconds without an answer after which we look where a rank is
 _AGAIN = 2.0
+_COMING = 10.0  # seconds that it waits for the rank that others hold for
 _ARRIVAL = 3.0  # seconds that a script waits for ranks of the job that it has not seen yet
 
 
@@ -260,17 +261,18 @@ class Console:
             if absent:
                 yield Notice(text=f"without {ranks_text(absent)}, at no breakpoint yet or on other hosts", style="warn")
         elif word.ranks is None and self._chosen is None:
-            session.wait(lambda: bool(session.stopped) and not self._expected(), self._patience)
+            session.wait(lambda: bool(session.stopped), self._patience)
+            session.wait(lambda: not self._expected(), min(self._patience, _COMING))
 
     def _expected(self) -> bool:
-        """Whether all that are stopped hold for ranks that are still to come here."""
+        """Whether all that are stopped hold for ranks that may still come here."""
         session = self.session
         if session.stopped != session.held:
             return False
         awaited = RankSet()
         for rank in session.held:
             awaited |= RankSet.parse(str(session.state(rank).get("stoppers", "")))
-        return bool(awaited & (session.ranks - session.stopped))
+        return bool((awaited & RankSet.span(0, session.world)) - session.stopped)
 
     def _run(self, line: str, ranks: RankSet) -> Iterator[Outcome]:
         if not self.interactive and ranks - self.session.stopped:

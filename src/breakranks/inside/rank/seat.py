@@ -37,6 +37,7 @@ class Stop:
     where: dict[str, Any] = field(default_factory=dict)
     inside: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    spoken: bool = False  # that it is held was said, or need not be
 
 
 @dataclass(slots=True)

@@ -10,30 +10,55 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from breakranks.inside.rank import folder, output
-from breakranks.rankset import RankSet
+from breakranks.rankset import ranks_text
 
 if TYPE_CHECKING:
     from breakranks.inside.rank.agent import Agent
     from breakranks.inside.rank.seat import Stop
 
 _MOST_SPEAKERS = 16
+_FEW = 4
+_POLITE, _IMPATIENT = 1.0, 3.0  # seconds after which a held rank speaks
 _START = "import sys; sys.path.insert(0, {path!r}); from breakranks.cli.main import entry; entry()"
 
 
 def announce(agent: Agent, stop: Stop, frame: FrameType) -> None:
-    """One line that says who stopped where and how to get there, or the console itself."""
-    if agent.watched:
+    """One line that says who stopped where and how to get there, or the console itself. Held ranks speak later."""
+    if agent.watched or (stop.role == "held" and not stop.until_go):
         return
     if stop.role == "prompt" and agent.me.rank == stop.stoppers.first and open_console(agent):
         return
-    if not _speaks(agent, stop) or (stop.role == "prompt" and len(stop.stoppers) > 1 and _may_open(agent)):
-        return
+    many = len(stop.stoppers) > 1
+    if many and (_may_open(agent) or (len(stop.stoppers) > _FEW and agent.me.rank != stop.stoppers.first)):
+        return  # the first of them opens a console, or speaks
     place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
     what = f"{stop.reason} at {place}" if stop.reason.startswith("crashed") else f"stopped at {place}"
-    helper = f" (helper, pid {agent.pid})" if agent.me.helper else ""
     if stop.role == "held":
-        awaited = stop.stoppers - RankSet([agent.me.rank])
-        what = f"is held at {place}" + (f", for rank {awaited}" if awaited else " until somebody says go")
+        stop.spoken = True
+        what = f"is held at {place}"
+    _say(agent, what)
+
+
+def announce_held(agent: Agent, stop: Stop, now: float) -> None:
+    """A held rank speaks only where the words of the rank that it holds for cannot be seen, or do not come."""
+    waited = now - stop.began
+    if agent.watched or (agent.me.world > _MOST_SPEAKERS and agent.me.local_rank != 0):
+        stop.spoken = True
+    if stop.spoken or waited < _POLITE:
+        return
+    entries = [agent.watch.boards.entry(rank) for rank in stop.stoppers]
+    if any(entry is None for entry in entries) and waited < _IMPATIENT:
+        return
+    stop.spoken = True
+    if all(entry is not None and entry.get("stderr") == output.standard_error() for entry in entries):
+        return
+    where = stop.where
+    place = f"{os.path.basename(str(where.get('file')))}:{where.get('line')} in {where.get('function')}"
+    _say(agent, f"is held at {place}, for {ranks_text(stop.stoppers)}")
+
+
+def _say(agent: Agent, what: str) -> None:
+    helper = f" (helper, pid {agent.pid})" if agent.me.helper else ""
     more = ""
     if agent.watch.alone:
         more = "\nranks on other hosts cannot be told of it (no store of torch's); BREAKRANKS_DIR names a shared folder"
@@ -49,22 +74,6 @@ def command(agent: Agent) -> str:
     except OSError:
         several = False
     return f"breakranks console --job {agent.me.job}" if several else "breakranks console"
-
-
-def _speaks(agent: Agent, stop: Stop) -> bool:
-    """Whether this rank says it. Those that stop do, if they are few; a held one, if their words go elsewhere."""
-    if stop.role == "prompt" or agent.me.rank in stop.stoppers:
-        return len(stop.stoppers) <= 4 or agent.me.rank == stop.stoppers.first
-    if agent.me.world > _MOST_SPEAKERS and agent.me.local_rank != 0:
-        return False
-    from breakranks.inside.rank.watch import standard_error
-
-    for rank in stop.stoppers:
-        entry = agent.watch.boards.entry(rank)
-        # It has not come here yet: it will speak, and where to is not known.
-        if entry is None or entry.get("dead") or entry.get("stderr") == standard_error():
-            return False
-    return True
 
 
 def open_console(agent: Agent) -> bool:

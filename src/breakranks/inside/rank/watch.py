@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from breakranks.inside.rank import board, folder, interrupt
+from breakranks.inside.rank import board, folder, interrupt, output, terminal
 from breakranks.inside.rank.identity import is_here
 from breakranks.inside.rank.seat import GONE, Stop
 from breakranks.inside.rank.sites import SITES
@@ -82,7 +82,7 @@ class Watch:
             "role": seat.stop.role if seat.stop is not None else "",
             "origin": list(seat.origin),
             "counts": SITES.counts(),
-            "stderr": standard_error(),
+            "stderr": output.standard_error(),
             "ended": ended,
         }
         with self._lock:
@@ -122,6 +122,8 @@ class Watch:
             interrupt.insist(seat)
         stop = seat.stop
         if stop is not None:
+            if stop.role == "held" and not stop.spoken:
+                terminal.announce_held(self._agent, stop, now)
             reason = self._may_go(stop, now)
             if reason:
                 seat.release(reason)
@@ -216,12 +218,3 @@ def _limit() -> float:
         return max(float(os.environ.get("BREAKRANKS_WAIT", "0")), 0.0)
     except ValueError:
         return 0.0
-
-
-def standard_error() -> list[int]:
-    """Which file the rank's messages go to: ranks that share it need not all say the same."""
-    try:
-        found = os.fstat(2)
-    except OSError:
-        return []
-    return [found.st_dev, found.st_ino, found.st_rdev]
