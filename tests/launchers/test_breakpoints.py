@@ -112,7 +112,7 @@ class Job(Launch):
     def said(self, word: str) -> dict[str, list[str]]:
         """What the ranks printed after a word, by rank."""
         found: dict[str, list[str]] = {}
-        for rank, text in re.findall(rf"{word} (\d+) (.*)$", self.output, re.MULTILINE):
+        for rank, text in re.findall(rf"^{word} (\d+) (.*)$", self.output, re.MULTILINE):
             found.setdefault(rank, []).append(text)
         for rank, text in re.findall(rf"\[rank (\d+)\] {word} (.*)$", self.output, re.MULTILINE):
             found.setdefault(rank, []).append(text)

@@ -5,6 +5,7 @@ What is trained is trained twice in the same job, first untouched and then stopp
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import breakranks
@@ -85,6 +85,8 @@ def ddp() -> None:
 
 
 def fsdp() -> None:
+    from torch.distributed.fsdp import fully_shard  # takes a second, which the other modes need not
+
     def train(stops: bool) -> list[float]:
         model = net()
         for layer in model.layers:
@@ -128,11 +130,15 @@ def timeouts_settled() -> str:
 def timeouts() -> None:
     """Rank 0 stops for longer than any group would wait. With ``run``, rank 1 waits for it in a collective of a group
     that was there before, rank 2 in the making of a group that was not; with ``hold`` they come there afterwards."""
+    with open(f"ready.{os.environ['RANK']}", "w"):
+        pass
+    while not all(os.path.exists(f"ready.{rank}") for rank in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.02)  # who starts much later than the others is not late for the group
     dist.init_process_group("gloo", timeout=SHORT)
     rank = dist.get_rank()
     before = dist.new_group([0, 1], timeout=SHORT)
     ones = torch.ones(1)
-    dist.barrier()  # whoever starts later is not late for the group
+    dist.barrier()
     breakranks.breakpoint(others=sys.argv[2])
     began = time.monotonic()
     if rank in (0, 1):

@@ -42,8 +42,8 @@ class Terminal:
         self._modes = termios.tcgetattr(0)
         if self._opened:
             self._silence()
-            # Without signals Ctrl-C is a key like others: throw the line away, and enter one that does nothing.
-            readline.parse_and_bind('"\\C-c": "\\C-a\\C-k#\\C-m"')
+            # Without signals Ctrl-C is a key like others: it throws the line away, and enters itself instead.
+            readline.parse_and_bind('"\\C-c": "\\C-a\\C-k\\C-v\\C-c\\C-m"')
         return self
 
     def __exit__(
@@ -87,7 +87,8 @@ class Terminal:
                 return ""
             self._silence()
             readline.set_startup_hook(lambda: readline.insert_text(typed))
-            return self._remember(input(prompt)) or "\n"
+            line = input(prompt)
+            return "" if line.endswith("\x03") else self._remember(line) or "\n"
         except EOFError:
             print()
             return None
@@ -112,7 +113,7 @@ class Terminal:
         """Each line at once: two consoles write to one file, and either may be killed."""
         import readline
 
-        if line.strip().strip("#"):
+        if line.strip():
             readline.add_history(line)
             try:
                 readline.append_history_file(1, self._history)

@@ -243,13 +243,14 @@ def _made(site: Site, role: str, stoppers: RankSet, reason: str, until_go: bool)
 
 
 def _stop(frame: FrameType, site: Site, role: str, stoppers: RankSet, reason: str, *, until_go: bool) -> RankPdb | None:
-    from breakranks.inside.rank import terminal
+    from breakranks.inside.rank import terminal, where
 
     agent = _agent
     if agent is None:
         return None
     stop = _made(site, role, stoppers, reason, until_go)
-    terminal.announce(agent, stop, frame)
+    stop.where = where.place(frame)
+    terminal.announce(agent, stop)
     pdb = debugger(agent)
     pdb.stop_at(frame, stop)
     return pdb if agent.seat.tracing else None
@@ -288,7 +289,7 @@ def _said(error: BaseException) -> str:
 
 def _keep(agent: Agent, trace: TracebackType, what: str) -> None:
     """Keep a rank at the place of its crash, and hold the others meanwhile."""
-    from breakranks.inside.rank import terminal
+    from breakranks.inside.rank import terminal, where
     from breakranks.inside.rank.seat import Stop
 
     agent.watch.read_news()
@@ -300,7 +301,8 @@ def _keep(agent: Agent, trace: TracebackType, what: str) -> None:
     innermost = trace
     while innermost.tb_next is not None:
         innermost = innermost.tb_next
-    terminal.announce(agent, stop, innermost.tb_frame)
+    stop.where = where.place(innermost.tb_frame)
+    terminal.announce(agent, stop)
     if others:
         agent.watch.announce({"do": "hold", "ranks": str(others), "reason": f"rank {agent.me.rank} crashed"})
     debugger(agent).post_mortem(trace, stop)

@@ -123,7 +123,11 @@ class Seat:
         """What was asked has been done; it cannot be interrupted any more."""
         with self.changed:
             self.evaluating = False
-            self.interrupted = 0.0
+            interrupted, self.interrupted = self.interrupted, 0.0
+        if interrupted:
+            # A KeyboardInterrupt that leaves an eval of text marks the interpreter, caught or not: it would end by the
+            # signal when its program ends. The next eval takes the mark away.
+            eval("0")
 
     def next(self) -> Request:
         """The next line; called by the stopped thread, which waits. Raises Released when it is to go on."""

@@ -6,8 +6,6 @@ that would start a collective on part of its group is refused, and leaving never
 
 from __future__ import annotations
 
-import linecache
-import os
 import pdb  # noqa: T100
 import reprlib
 import sys
@@ -15,7 +13,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from breakranks.inside.rank import fsdp, guard, values
+from breakranks.inside.rank import fsdp, guard, values, where
 from breakranks.inside.rank.agent import Agent
 from breakranks.inside.rank.seat import GONE, Released, Stop
 from breakranks.rankset import RankSet
@@ -157,7 +155,7 @@ class RankPdb(pdb.Pdb):
         if isinstance(traceback, BaseException) and frame is None:
             shown = _innermost(traceback.__traceback__)
         stop.thread = threading.current_thread().name
-        stop.where = place(shown)
+        stop.where = where.place(shown)
         stop.inside = fsdp.inside_of(shown) if shown is not None else None
         stop.notes = [*stop.notes, *self.agent.timeouts.extend()]
         if "mindspore" in sys.modules:
@@ -324,15 +322,6 @@ def bounded(value: Any) -> tuple[str, int]:
             setattr(short, name, 1000)
         return f"{short.repr(value)} ({len(value):,} elements)", 0
     return repr(value), 0
-
-
-def place(frame: FrameType | None) -> dict[str, Any]:
-    """Where a frame is, and the source line there."""
-    if frame is None:
-        return {}
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    source = linecache.getline(file, line, frame.f_globals).strip()
-    return {"file": os.path.abspath(file), "line": line, "function": frame.f_code.co_name, "source": source[:200]}
 
 
 def _refusal(text: str) -> str:

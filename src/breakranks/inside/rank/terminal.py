@@ -6,7 +6,6 @@ import fcntl
 import os
 import subprocess
 import sys
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from breakranks.inside.rank import folder, output
@@ -22,19 +21,19 @@ _POLITE, _IMPATIENT = 1.0, 3.0  # seconds after which a held rank speaks
 _START = "import sys; sys.path.insert(0, {path!r}); from breakranks.cli.main import entry; entry()"
 
 
-def announce(agent: Agent, stop: Stop, frame: FrameType) -> None:
+def announce(agent: Agent, stop: Stop) -> None:
     """One line that says who stopped where and how to get there, or the console itself. Held ranks speak later."""
     if agent.watched or (stop.role == "held" and not stop.until_go):
         return
+    stop.spoken = True
     if stop.role == "prompt" and agent.me.rank == stop.stoppers.first and open_console(agent):
         return
     many = len(stop.stoppers) > 1
     if many and (_may_open(agent) or (len(stop.stoppers) > _FEW and agent.me.rank != stop.stoppers.first)):
         return  # the first of them opens a console, or speaks
-    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+    place = _place(stop)
     what = f"{stop.reason} at {place}" if stop.reason.startswith("crashed") else f"stopped at {place}"
     if stop.role == "held":
-        stop.spoken = True
         what = f"is held at {place}"
     _say(agent, what)
 
@@ -52,9 +51,12 @@ def announce_held(agent: Agent, stop: Stop, now: float) -> None:
     stop.spoken = True
     if all(entry is not None and entry.get("stderr") == output.standard_error() for entry in entries):
         return
+    _say(agent, f"is held at {_place(stop)}, for {ranks_text(stop.stoppers)}")
+
+
+def _place(stop: Stop) -> str:
     where = stop.where
-    place = f"{os.path.basename(str(where.get('file')))}:{where.get('line')} in {where.get('function')}"
-    _say(agent, f"is held at {place}, for {ranks_text(stop.stoppers)}")
+    return f"{os.path.basename(str(where.get('file')))}:{where.get('line')} in {where.get('function')}"
 
 
 def _say(agent: Agent, what: str) -> None:

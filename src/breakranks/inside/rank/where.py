@@ -6,6 +6,7 @@ Read from another thread while the first goes on, so that anything may have chan
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import sys
 from collections.abc import Iterator
@@ -156,3 +157,12 @@ def _recorded() -> Frame | None:
     members = members_of(name)[0] if name else []
     op = str(last.get("profiling_name", "")).partition(":")[2] or str(last.get("profiling_name", ""))
     return {"op": op, "group": desc if desc and desc != "undefined" else name, "members": members}
+
+
+def place(frame: FrameType | None) -> dict[str, Any]:
+    """Where a frame is, and the source line there."""
+    if frame is None:
+        return {}
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    source = linecache.getline(file, line, frame.f_globals).strip()
+    return {"file": os.path.abspath(file), "line": line, "function": frame.f_code.co_name, "source": source[:200]}

@@ -137,7 +137,7 @@ class Wire:
                 if len(client.unsent) > _MOST_OUT:
                     self._drop(client)
             except OSError:
-                self._drop(client)
+                client.unsent.clear()  # it has gone; what it said last is still to be read, and then its end
 
     def _drop(self, client: Client) -> None:
         if client in self.clients:
