@@ -1,4 +1,7 @@
-"""Four ranks train a sharded model, and stop in the third step: torchrun --nproc-per-node 4 examples/fsdp_breakpoint.py"""
+"""Four ranks train a sharded model, and stop in the third step.
+
+torchrun --nproc-per-node 4 examples/fsdp_breakpoint.py
+"""
 
 import torch
 import torch.distributed as dist

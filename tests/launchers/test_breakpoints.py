@@ -307,7 +307,7 @@ def test_a_stop_of_three_timeouts_breaks_nothing_and_they_are_back_afterwards(tm
             assert job.said("RESULT") == (
                 {"0": ["2 met 3,3 3,3"], "1": ["2 met 3,3 3,3"]}
                 if others == "hold"
-                else {"0": ["3 met 3,3,6 3,3,6"], "1": ["2 waited 3,3 3,3"], "2": ["3 waited 3,6 3,6"]}
+                else {"0": ["3 met 3,3,6 3,3,6"], "1": ["2 waited 3,3 3,3"], "2": ["3 waited 3,3,6 3,3,6"]}
             )
     finally:
         for job in jobs.values():

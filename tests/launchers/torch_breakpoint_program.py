@@ -137,6 +137,8 @@ def timeouts() -> None:
     dist.init_process_group("gloo", timeout=SHORT)
     rank = dist.get_rank()
     before = dist.new_group([0, 1], timeout=SHORT)
+    if dist.get_world_size() > 2:
+        dist.new_group([2], timeout=SHORT)  # torch names the group below by how many groups a member has
     ones = torch.ones(1)
     dist.barrier()
     breakranks.breakpoint(others=sys.argv[2])

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakranks.debug.answers import Answer, Folded, Number, Tensor, as_json, describe, fold
+from breakranks.debug.answers import Answer, Folded, Number, Tensor, describe, fold
+from breakranks.debug.answers_json import as_json
 from breakranks.rankset import RankSet
 from breakranks.show.answers import figure_texts, lines
 from breakranks.show.style import Line, Look, render, text_of

@@ -240,15 +240,27 @@ def _first_stop(session: Session, args: argparse.Namespace) -> bool:
     from breakranks.debug.session import nobody
 
     session.scan()
-    if not session.wait(lambda: bool(session.stopped), 1.0) and args.wait is None:
-        if not session.ranks:
-            raise nobody(session.job)
-        _say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
+    if session.wait(lambda: bool(session.stopped), 1.0):
+        return True
+    if not session.ranks and args.wait is None:
+        raise nobody(session.job)
+    _say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
+    came = bool(session.ranks)
+
+    def settled() -> bool:
+        nonlocal came
+        came = came or bool(session.ranks)
+        return bool(session.stopped) or (came and not session.ranks)
+
     try:
-        limit = 1e9 if args.wait is None else args.wait
-        return session.wait(lambda: bool(session.stopped) or not session.ranks, limit) and bool(session.stopped)
+        session.wait(settled, 1e9 if args.wait is None else args.wait)
     except KeyboardInterrupt:
         return False
+    if not session.stopped and not came:
+        raise nobody(session.job)
+    if not session.stopped:
+        _say("the job has ended" if not session.ranks else "nobody has stopped", args)
+    return bool(session.stopped)
 
 
 def _say_others(session: Session, args: argparse.Namespace) -> None:
@@ -306,7 +318,8 @@ def _show(outcome: Outcome, console: Console, session: Session, line: str, args:
 def _show_json(outcome: Outcome, console: Console, line: str) -> None:
     import json
 
-    from breakranks.debug.answers import Folded, as_json
+    from breakranks.debug.answers import Folded
+    from breakranks.debug.answers_json import as_json
     from breakranks.debug.console import Elsewhere, Notice, Standings, Stopped
 
     found: dict[str, object] = {"schema": 1, "command": line, "focus": str(console.focus)}

@@ -31,6 +31,9 @@ class Notice(Struct, frozen=True, kw_only=True):
     style: str = ""
 
 
+_NEW_LINE = Notice(text="\n")  # the terminal has shown ^C, and stands behind it
+
+
 class Standing(Struct, frozen=True, kw_only=True):
     """Where one rank is, for the table of ``ranks``."""
 
@@ -335,7 +338,7 @@ class Console:
             try:
                 session.wait(lambda: bool(session.stopped) or not session.ranks or self._pressed(), 1e9)
             except KeyboardInterrupt:
-                pass
+                yield _NEW_LINE
         if session.stopped:
             session.wait(lambda: session.stopped == session.ranks, 0.15)  # the others come at the same moment
         yield from self.news()
@@ -349,6 +352,7 @@ class Console:
                 if self.session.wait(lambda: not pending.awaited or self._pressed(), 0.2):
                     return
             except KeyboardInterrupt:
+                yield _NEW_LINE
                 return
             now = time.monotonic()
             if now - looked < (_LOOK if looked == pending.began else _AGAIN):
