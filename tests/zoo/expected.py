@@ -447,6 +447,22 @@ CASES = (
         function=("optimizer_step",),
     ),
     Case(
+        name="breakpoint_held",
+        stands={"0,2": "held", "1": "at_prompt"},
+        kinds=("debugger-prompt",),
+        culprits=("1",),
+        victims=("0,2",),
+        function=("optimizer_step",),
+    ),
+    Case(
+        name="breakpoint_alone",
+        stands={"0-1": "all_reduce", "2": "held"},
+        kinds=("debugger-prompt",),
+        culprits=("2",),
+        victims=("0-1",),
+        function=("check_gradients",),
+    ),
+    Case(
         name="input_rank0",
         stdin="pipe",
         stands={"0": "confirm_overwrite", "1-2": "barrier"},

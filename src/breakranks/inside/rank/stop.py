@@ -157,12 +157,12 @@ class RankPdb(pdb.Pdb):
         stop.thread = threading.current_thread().name
         stop.where = where.place(shown)
         stop.inside = fsdp.inside_of(shown) if shown is not None else None
-        stop.notes = [*stop.notes, *self.agent.timeouts.extend()]
-        if "mindspore" in sys.modules:
-            stop.notes.append(_MINDSPORE)
         self._fresh = True
-        self.agent.enter(stop)
+        self.agent.enter(stop)  # before the timeouts: the agent puts back what nobody needs
         try:
+            stop.notes = self.agent.timeouts.extend()
+            if "mindspore" in sys.modules:
+                stop.notes.append(_MINDSPORE)
             super().interaction(frame, traceback)
         except Released as released:
             self.forget()

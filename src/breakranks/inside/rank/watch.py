@@ -58,8 +58,8 @@ class Watch:
 
     def run_past(self, stop: Stop) -> None:
         """This rank runs on while others stop: its timeouts are long until they have gone on."""
+        self._passing = (stop, time.monotonic() + _NEVER_CAME)  # first: the agent puts back what nobody needs
         self._agent.timeouts.extend()
-        self._passing = (stop, time.monotonic() + _NEVER_CAME)
 
     def announce(self, record: dict[str, Any]) -> None:
         """Tell all ranks: go, off, on, hold. Whose it is and when makes two of the same two."""
