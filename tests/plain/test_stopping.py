@@ -119,7 +119,7 @@ def test_after_q_breakpoints_are_off_until_somebody_comes_again(place: Place) ->
         console = place.console()
         assert console.opening.startswith("rank 0 stopped, ")
         assert console.at == "[0] > "
-        assert console.ask("p 5") == "5"
+        assert console.ask("p 5").splitlines()[0] == "5"  # the other rank may come after it
         console.keys("q\r")
         assert console.ends() == 0
         assert "the job runs on\n" in console.rest()
@@ -199,7 +199,6 @@ def test_values_and_prints_of_a_gigabyte_are_cut(place: Place) -> None:
         ("p 'x' * 10**9", 10**9, "'xxx"),
         ("!import sys; [print('y' * 1000) for _ in range(10**6)]", 1001 * 10**6 + len("None, ") * 10**6, ""),
         ("p list(range(10**6))", 0, "[0, 1, 2"),
-        ("pp 'z' * 10**7", 10**7, "'zzz"),
     ):
         began = time.monotonic()
         shown = console.ask(line, 40)

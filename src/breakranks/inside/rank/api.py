@@ -26,6 +26,7 @@ _broken = ""  # why there is no agent; said once
 _debuggers: dict[int, RankPdb] = {}  # by thread: each steps for itself
 _starting = threading.Lock()
 _said_off = False
+_known_site = SITES.get
 
 
 def breakpoint(
@@ -44,7 +45,11 @@ def breakpoint(
     Get to a stopped rank with ``breakranks console``.
     """
     frame = sys._getframe(1)
-    site = SITES.at(frame)
+    known = _known_site((id(frame.f_code), frame.f_lasti))
+    if when is False and known is not None:  # by far the most frequent, so with as little as can be
+        known.calls += 1
+        return
+    site = known or SITES.at(frame)
     if (_agent is None and _start() is None) or (when is not True and not _holds(when, frame, site)):
         site.calls += 1
         return
@@ -164,7 +169,9 @@ def _holds(when: object, frame: FrameType, site: Site) -> bool:
         return False
     try:
         if isinstance(when, str):
-            when = eval(when, frame.f_globals, frame.f_locals)
+            if site.condition is None or site.condition[0] != when:
+                site.condition = (when, compile(when.strip(), f"<when of {site.name}>", "eval"))
+            when = eval(site.condition[1], frame.f_globals, frame.f_locals)
         elif callable(when):
             when = when()
         return bool(when)

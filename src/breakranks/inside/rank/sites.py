@@ -11,7 +11,7 @@ _MOST_TOLD = 256
 class Site:
     """One call of ours in the code. ``calls`` are those that have returned, ``inside`` those that have not."""
 
-    __slots__ = ("calls", "code", "complained", "fired", "inside", "name", "stops")
+    __slots__ = ("calls", "code", "complained", "condition", "fired", "inside", "name", "stops")
 
     def __init__(self, frame: FrameType) -> None:
         self.code: CodeType = frame.f_code  # kept alive, so that nobody else gets its id
@@ -23,6 +23,7 @@ class Site:
         self.stops = 0
         self.inside = 0
         self.complained = False
+        self.condition: tuple[str, CodeType] | None = None
 
 
 class Sites(dict[tuple[int, int], Site]):
