@@ -45,7 +45,7 @@ class Pending(Struct, kw_only=True):
 
 
 class Session:
-    """One job. Ranks come into it as they reach their first breakpoint."""
+    """One job, by name or by some of its processes. Ranks come into it as they reach their first breakpoint."""
 
     def __init__(self, job: str | None = None, pids: Iterable[int] | None = None, *, watch: bool = False) -> None:
         self.job = job
@@ -62,12 +62,12 @@ class Session:
 
     # ---- who is here
 
-    def scan(self, *, wait: bool = True) -> None:
+    def scan(self) -> None:
         """Connect to the agents that are new. The first of a job decides which job it is."""
         self.scanned = time.monotonic()
-        here = [one for one in find_agents() if self._pids is None or one.pid in self._pids]
+        here = find_agents()
         if self.job is None:
-            self.job = _only_job(here)
+            self.job = _only_job([one for one in here if self._pids is None or one.pid in self._pids])
         elif not any(one.job == self.job for one in here):
             self.job = _named_job(here, self.job) or self.job
         for found in here:

@@ -75,6 +75,7 @@ def hold(ranks: Ranks = "all") -> None:
     if chosen is not None and agent.me.rank in chosen and not agent.watch.off and not agent.seat.sits():
         # Held for itself: no other rank's leaving is awaited, only a word.
         traced = _stop(frame, site, "held", RankSet([agent.me.rank]), "hold", until_go=True)
+        site.calls += 1
         if traced is not None:
             traced.trace_from(frame)
 
