@@ -335,7 +335,7 @@ def stop_three_times(job: Job, ranks: int) -> None:
     job.all_stop(*everyone)
     loss, c, others, again, _ = job.console("p loss", "c", "p loss", "go")
     assert (texts(loss), c["notice"], texts(again)) == ({"0": "0.5"}, "rank 0 goes on", {"0": "1.0"})
-    assert re.match(r"ranks 1-\d go on too", others["notice"])
+    assert re.match(r"ranks? 1(-\d)? go(es)? on too", others["notice"])
     job.ends()
     assert job.said("TOTAL") == {str(rank): [f"{3.0 + 6 * rank}"] for rank in everyone}
 
@@ -380,6 +380,35 @@ def test_torch_multiprocessing_spawn(job: Job) -> None:
     assert job.said("RESULT") == {"0": ["6.0"], "1": ["6.0"]}
 
 
+def test_accelerate(job: Job) -> None:
+    need("accelerate")
+    job.start(
+        str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
+        "--mixed_precision=no", "--dynamo_backend=no", f"--main_process_port={free_port()}", PLAIN, "steps",
+    )  # fmt: skip
+    stop_three_times(job, 2)
+
+
+def test_deepspeed(job: Job) -> None:
+    need("deepspeed")
+    job.start(
+        str(BIN / "deepspeed"), "--num_gpus=2", f"--master_port={free_port()}", "--no_local_rank", PLAIN, "steps",
+        env={"DS_ACCELERATOR": "cpu"},
+    )  # fmt: skip
+    stop_three_times(job, 2)
+
+
+def test_lightning(job: Job) -> None:
+    need("lightning")
+    job.start(PYTHON, str(HERE / "lightning_breakpoint_program.py"), "2")
+    assert states(job.all_stop(0, 1)) == {0: "prompt", 1: "held"}
+    mine, refused, _ = job.console("all p mine.item()", "p fabric.all_reduce(mine)", "go", status=1)
+    assert texts(mine) == {"0": "1.0", "1": "10.0"}
+    assert "refused: barrier" in texts(refused)["0"]  # which Lightning begins with
+    job.ends()
+    assert job.said("RESULT") == {"0": ["11.0"], "1": ["11.0"]}
+
+
 def test_msrun(job: Job) -> None:
     need("mindspore")
     job.start(
@@ -396,10 +425,11 @@ def test_msrun(job: Job) -> None:
     assert [(row["ranks"], row["mean"]) for row in mine["tensors"]["rows"]] == [("0", 2.5), ("1", 5.0)]
     assert "refused: AllReduce needs ranks 0-1" in texts(refused)["0"]
     assert texts(total) == {"0-1": "30.0"}
-    job.ends()
+    # How msrun itself ends says nothing: MindSpore 2.10's scheduler fails half a minute after a job that is never stopped.
     for rank in range(2):
-        log = (job.folder / "logs" / f"worker_{rank}.log").read_text(errors="replace")
-        assert f"[rank {rank}] RESULT [[9.0, 18.0], [27.0, 36.0]]" in log
+        log = job.folder / "logs" / f"worker_{rank}.log"
+        result = f"[rank {rank}] RESULT [[9.0, 18.0], [27.0, 36.0]]"
+        wait_for(f"worker {rank} ends", lambda log=log, result=result: result in log.read_text(errors="replace"), 20)
 
 
 def test_torchrun_that_shows_another_rank_says_there_where_to_go(job: Job) -> None:

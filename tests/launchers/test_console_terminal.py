@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plain.console_program import steps_total
-from tests.plain.terminals import CTRL_C, PROGRAM, Place, line_of, source_of, wait_for
+from plain.console_program import steps_total
+from plain.terminals import CTRL_C, PROGRAM, Place, line_of, source_of, wait_for
 
 from .running import BIN, MARK, Launch, free_port
 

@@ -15,7 +15,8 @@ RANK = int(os.environ.get("RANK", "-1"))
 
 
 def twice(x: float, scale: int = 2) -> float:  # def
-    y = x * scale  # twice
+    y = x
+    y *= scale
     return y  # twice-returns
 
 
@@ -118,11 +119,20 @@ MODES: dict[str, Callable[..., object]] = {
     one.__name__: one for one in (steps, everyone, spin, counted, passing, chosen, printer)
 }
 
+
+def launcher_variables(rank: int, size: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29511",
+    }
+
+
 def launch(size: str, *arguments: str) -> None:
     """Start the ranks as a shell or a launcher does in its terminal: in the same group, with the same streams."""
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    from tests.plain.terminals import launcher_variables
-
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, *arguments], env={**os.environ, **launcher_variables(rank, int(size))}

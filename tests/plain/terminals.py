@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from .console_program import launcher_variables
+
 HERE = Path(__file__).parent
 PROGRAM = HERE / "console_program.py"
 BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
@@ -224,17 +226,6 @@ class Job:
         return time.monotonic() - began
 
 
-def launcher_variables(rank: int, size: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29511",
-    }
-
-
 class Screen:
     """What a terminal shows of the characters that it is sent: one long page, of which only the last line changes."""
 
@@ -378,6 +369,8 @@ class Terminal:
             self.read(0.02)  # a full terminal would keep it
             if time.monotonic() > end:
                 raise AssertionError(f"in {deadline:.0f} s not ended; shown: {self.seen[-2000:]!r}")
+        while self.read(0.02):
+            pass
         return int(self.process.returncode)
 
     def close(self) -> None:

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.plain.console_program import everyone_total, steps_total
-from tests.plain.terminals import (
+from .console_program import everyone_total, steps_total
+from .terminals import (
     CTRL_A,
     CTRL_C,
     CTRL_D,
-    CTRL_K,
     DEADLINE,
     PROGRAM,
     PROMPT,
@@ -114,7 +113,10 @@ def test_commands_of_pdb_at_a_prompt(place: Place) -> None:
     assert shown.startswith("rank 0 runs to its breakpoints\n")
     assert f"rank 0 stopped, {at('stop', 'step')}\n  -> {source_of('stop')}" in shown
     everybody = f"0    prompt  {at('stop', 'step')}\n1-3  held    {at('stop', 'step')}"
-    wait_for("all to be at the second call", lambda: console.ask("ranks") == everybody and console.ask("all p i") == "[0-3] 1")
+    wait_for(
+        "all to be at the second call",
+        lambda: console.ask("ranks") == everybody and console.ask("all p i") == "[0-3] 1",
+    )
     shown = console.ask("c")
     assert "rank 0 runs to its breakpoints" in shown
     assert f"rank 0 stopped, {at('later', 'step')}" in shown
@@ -224,7 +226,16 @@ def test_help_of_ours_and_of_pdbs(place: Place) -> None:
     console = place.console()
     ours = console.ask("help")
     assert ours.startswith("A line goes to pdb in every rank of the focus, [0-3] in the prompt")
-    for word in ("focus 0-3", "all CMD", "rank 3 CMD", "ranks", "go [SET]", "hold [SET]", "interrupt [SET]", "kill-job"):
+    for word in (
+        "focus 0-3",
+        "all CMD",
+        "rank 3 CMD",
+        "ranks",
+        "go [SET]",
+        "hold [SET]",
+        "interrupt [SET]",
+        "kill-job",
+    ):
         assert f"\n  {word}" in ours
     assert console.ask("?") == console.ask("h") == ours
     assert "Continue execution until the next line in the current function" in console.ask("help n")
@@ -353,7 +364,12 @@ def test_tab_completes_variables_and_words(place: Place) -> None:
     job.stopped()
     console = place.console()
     for _ in range(2):  # before and after a first command
-        for typed, completed in (("p los", "p loss"), ("foc", "focus"), ("interr", "interrupt"), ("all p zzz", "all p zzz")):
+        for typed, completed in (
+            ("p los", "p loss"),
+            ("foc", "focus"),
+            ("interr", "interrupt"),
+            ("all p zzz", "all p zzz"),
+        ):
             console.keys(typed + TAB)
             console.expect(completed)
             console.keys("_")  # comes after what Tab has done
@@ -517,9 +533,7 @@ def _has_console(place: Place) -> bool:
 
 
 def test_no_console_opens_where_it_is_not_wanted(place: Place) -> None:
-    terminal = place.terminal(
-        [sys.executable, str(PROGRAM), "launch", "2", "steps", "1"], {"BREAKRANKS_CONSOLE": "0"}
-    )
+    terminal = place.terminal([sys.executable, str(PROGRAM), "launch", "2", "steps", "1"], {"BREAKRANKS_CONSOLE": "0"})
     terminal.expect(
         f"breakranks: rank 0 stopped at console_program.py:{line_of('stop')} in step; get to it with: "
         "breakranks console\n"
@@ -604,7 +618,7 @@ def test_a_stop_that_nobody_comes_to_goes_on_by_itself(place: Place) -> None:
     """BREAKRANKS_WAIT=1: the ranks go on after a second; but not while somebody looks."""
     job = place.job(2, "steps", "1", env={"BREAKRANKS_WAIT": "1"})
     job.stopped()
-    assert 0.3 < job.ends(10)
+    assert job.ends(10) > 0.3
     assert [job.result(rank) for rank in range(2)] == [str(steps_total(rank, 1)) for rank in range(2)]
     job = place.job(2, "steps", "1", env={"BREAKRANKS_WAIT": "1"})
     job.stopped()

@@ -1,4 +1,4 @@
-"""Promise 1 with breakpoints: whatever becomes of a console or of a rank, everybody else runs on, with right results."""
+"""Promise 1 with breakpoints: whatever becomes of a console or of a rank, all others run on, with right results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plain.console_program import everyone_total, steps_total
-from tests.plain.terminals import BREAKRANKS, CTRL_C, DEADLINE, Place, Terminal, line_of, wait_for
+from .console_program import everyone_total, steps_total
+from .terminals import BREAKRANKS, CTRL_C, DEADLINE, Place, Terminal, line_of, wait_for
 
 SOON = 8.0  # seconds; most of it is for a machine that does other things too
 NOBODY = 65534
@@ -42,11 +42,22 @@ def hang_up(console: Terminal) -> None:
 # ---- consoles that are gone
 
 
-@pytest.mark.parametrize("end", [kill, hang_up])
 @pytest.mark.parametrize(
-    "line",
-    ["", "!while True: pass", "!import time; time.sleep(1000)", "all !import time; time.sleep(1000)"],
-    ids=["at a prompt", "in a loop", "in a sleep", "all in a sleep"],
+    ("line", "end"),
+    [
+        ("", kill),
+        ("", hang_up),
+        ("!while True: pass", kill),
+        ("!import time; time.sleep(1000)", hang_up),
+        ("all !import time; time.sleep(1000)", kill),
+    ],
+    ids=[
+        "killed at a prompt",
+        "hung up at a prompt",
+        "killed in a loop",
+        "hung up in a sleep",
+        "killed, all in a sleep",
+    ],
 )
 def test_a_console_that_is_gone_holds_nobody(place: Place, line: str, end: Callable[[Terminal], None]) -> None:
     """GIVEN a console at its prompt, or whose ranks evaluate WHEN it is killed or its terminal closed THEN all end."""
@@ -62,8 +73,7 @@ def test_a_console_that_is_gone_holds_nobody(place: Place, line: str, end: Calla
     assert console.process.wait(DEADLINE) != 0
 
 
-@pytest.mark.parametrize("end", [kill, hang_up])
-@pytest.mark.parametrize("command", ["unt", "c"])
+@pytest.mark.parametrize(("command", "end"), [("unt", kill), ("c", kill), ("c", hang_up)])
 def test_a_console_that_is_gone_leaves_nobody_traced(
     place: Place, command: str, end: Callable[[Terminal], None]
 ) -> None:
@@ -167,14 +177,21 @@ def test_a_rank_that_ends_itself_at_its_prompt(place: Place) -> None:
     assert console.ends() == 0
 
 
-@pytest.mark.parametrize("line", ["!raise SystemExit(3)", "!import sys; sys.exit(3)", "p exit(4)", "!raise KeyboardInterrupt"])
-def test_an_exit_at_the_prompt_is_no_exit_of_the_job(place: Place, line: str) -> None:
+def test_an_exit_at_the_prompt_is_no_exit_of_the_job(place: Place) -> None:
     """As in pdb, what a line raises is said at the prompt."""
     job = place.job(2, "steps", "1")
     job.stopped()
     console = place.console()
-    console.ask(line)
-    assert console.at == "[0] > "
+    for line, said in (
+        ("!raise SystemExit(3)", "*** SystemExit: 3"),
+        ("!import sys; sys.exit(3)", "*** SystemExit: 3"),
+        ("p exit(4)", "*** SystemExit: 4"),
+        ("pp exit(4)", "*** SystemExit: 4"),
+        ("!raise KeyboardInterrupt", "*** KeyboardInterrupt"),
+        ("p (_ for _ in ()).throw(GeneratorExit)", "*** GeneratorExit"),
+    ):
+        assert (line, console.ask(line)) == (line, said)
+        assert console.at == "[0] > "
     assert console.ask("p loss") == "0.0"
     console.keys("c\r")
     assert console.ends() == 0
@@ -216,23 +233,23 @@ def test_values_and_prints_of_a_gigabyte_are_cut(place: Place) -> None:
     job.ends(SOON)
 
 
-@pytest.mark.parametrize("line", ["!while True: pass", "!import time; time.sleep(1000)", "!import os; os.read(os.pipe()[0], 1)"])
-def test_what_never_ends_is_ended_by_interrupt(place: Place, line: str) -> None:
+def test_what_never_ends_is_ended_by_interrupt(place: Place) -> None:
     job = place.job(2, "steps", "1")
     job.stopped()
     console = place.console()
-    console.keys(line + "\r")
-    console.expect(re.compile(r"rank 0 is in .*\n"))
-    console.keys(CTRL_C)
-    console.prompt()
-    assert console.at == "[0] > "
-    assert re.search(r"^0  evaluating  ", console.ask("ranks"), re.MULTILINE)
-    began = time.monotonic()
-    console.ask("interrupt")
-    assert time.monotonic() - began < 4
-    assert "evaluating" not in console.ask("ranks")
-    assert console.ask("p loss") == "0.0"
-    assert console.ask("p loss + 1") == "1.0"  # an answer of its own, not the one before
+    for line in ("!while True: pass", "!import time; time.sleep(1000)", "!import os; os.read(os.pipe()[0], 1)"):
+        console.keys(line + "\r")
+        console.expect(re.compile(r"rank 0 is in .*\n"))
+        console.keys(CTRL_C)
+        console.prompt()
+        assert console.at == "[0] > "
+        assert re.search(r"^0  evaluating  ", console.ask("ranks"), re.MULTILINE)
+        began = time.monotonic()
+        console.ask("interrupt")
+        assert time.monotonic() - began < 4
+        assert "evaluating" not in console.ask("ranks")
+        assert console.ask("p loss") == "0.0"
+        assert console.ask("p loss + 1") == "1.0"  # an answer of its own, not the one before
     console.keys("c\r")
     assert console.ends() == 0
     job.ends(SOON)

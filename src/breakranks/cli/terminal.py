@@ -30,8 +30,9 @@ class Terminal:
 
         self._history = _history_file()
         try:
-            with open(self._history, "a"):  # append_history_file wants it to be there
-                pass
+            # append_history_file wants it to be there; what is typed into a debugger is nobody else's to read.
+            os.close(os.open(self._history, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.chmod(self._history, 0o600)
             readline.read_history_file(self._history)
         except (OSError, ValueError):
             pass

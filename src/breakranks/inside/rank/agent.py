@@ -82,7 +82,7 @@ class Agent:
         self.wire.wake()
         self._thread.join(2.0)
         # The entry stays while others are here: to those that hold for this rank it says that it will not come.
-        self.watch.publish(ended=True)
+        self.watch.end()
         try:
             os.unlink(f"{self.path}/{self.pid}.sock")
         except OSError:

@@ -180,7 +180,7 @@ class Boards:
                 found = None
             if found is None:
                 continue
-            gone = bool(found.get("ended")) or (not place.same_host and self._silent(rank, found))
+            gone = found.get("dead") or found.get("ended") or (not place.same_host and self._silent(rank, found))
             return {**found, "dead": True} if gone else found
         return None
 

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from breakranks.inside.rank import board, folder, interrupt, output, terminal
+from breakranks.inside.rank.distant import Distant
 from breakranks.inside.rank.identity import is_here
 from breakranks.inside.rank.seat import GONE, Stop
 from breakranks.inside.rank.sites import SITES
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 IDLE, WATCHFUL, STOPPED = 1.0, 0.5, 0.2  # seconds between two looks
 _BEAT = 1.0
+_FAREWELL = 1.0
 _LOST = 3.0  # seconds after which a rank that was never seen is looked for
 _NEVER_CAME = 60.0  # a rank that runs on keeps its timeouts long for a stop that nobody has come to
 
@@ -29,7 +31,7 @@ class Watch:
         self._agent = agent
         self.off = False
         self.boards = board.Boards([board.FolderBoard(agent.path, same_host=True)])
-        self._far = False
+        self._far: Distant | None = None
         self._start = folder.started(agent.pid)
         self._beats = 0
         self._beaten = 0.0
@@ -48,13 +50,19 @@ class Watch:
             return
         beyond = board.store_of_torch() or board.shared_folder(me.job)
         if beyond is not None:
-            self.boards = board.Boards([board.FolderBoard(self._agent.path, same_host=True), beyond])
-            self._far = True
+            self._far = Distant(beyond)
+            self.boards = board.Boards([board.FolderBoard(self._agent.path, same_host=True), self._far])
 
     @property
     def alone(self) -> bool:
         """Whether the job has hosts that this one cannot tell anything."""
-        return self._agent.me.hosts and not self._far
+        return self._agent.me.hosts and self._far is None
+
+    def end(self) -> None:
+        """Tell the others that this rank comes nowhere any more."""
+        self.publish(ended=True)
+        if self._far is not None:
+            self._far.end(_FAREWELL)
 
     def run_past(self, stop: Stop) -> None:
         """This rank runs on while others stop: its timeouts are long until they have gone on."""
