@@ -28,8 +28,7 @@ TORCH = str(HERE / "torch_breakpoint_program.py")
 TORCHRUN = str(BIN / "torchrun")
 CONSOLE = str(BIN / "breakranks")
 SETTLED = 8.0  # seconds within which ranks that nobody debugs any more go on; they look around every one or two
-INTERRUPT = "\x03"
-PROMPT = r"(?m)^\[[0-9a-z -]+\] > \Z"
+PROMPT = r"(?m:^)\[[0-9a-z -]+\] > \Z"
 Record = dict[str, Any]
 
 
@@ -172,12 +171,11 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
             status=1,
         )  # fmt: skip
         with Typed(job) as typed:
-            typed.until(PROMPT)
+            typed.until_prompt()
             typed.type("all p self.line.weight.shape")
             typed.type("c")
             typed.type("rank 0 n")
-            typed.type("rank 0 n", until="waits in .*\n")
-            typed.type(INTERRUPT)
+            typed.type("rank 0 n")  # waits for the others, and the prompt comes back for what is to be done
             typed.type("rank 1-3 n")
             typed.type("rank 1-3 n")
             typed.type("all n")
@@ -208,18 +206,20 @@ class Typed:
         self._console.wait(timeout=10)
         os.close(self._own)
 
-    def type(self, line: str, until: str = PROMPT) -> None:
-        """Type a line, or press a key, and wait for what comes of it."""
-        after = len(self.text) + len(line)  # what is typed comes back
-        os.write(self._own, line.encode() if line == INTERRUPT else f"{line}\n".encode())
-        self.until(until, after)
+    def type(self, line: str) -> None:
+        """Type a line, and wait until the next prompt waits."""
+        os.write(self._own, f"{line}\n".encode())
+        self.until_prompt(rf"> {re.escape(line)}\n[^\0]*", after=len(self.text) - 10)
 
-    def until(self, pattern: str, after: int = 0) -> None:
+    def until_prompt(self, before: str = "", after: int = 0) -> None:
         end = time.monotonic() + 60
-        while not re.search(pattern, self.text[after:]):
-            ready, _, _ = select.select([self._own], [], [], max(end - time.monotonic(), 0))
-            assert ready, f"{pattern!r} did not come: {self.text}"
-            self.text += os.read(self._own, 65536).decode(errors="replace").replace("\r\n", "\n")
+        while True:
+            there = re.search(before + PROMPT, self.text[after:])
+            ready, _, _ = select.select([self._own], [], [], 0.15 if there else 60)
+            if there and not ready:  # else it is being drawn anew
+                return
+            assert ready and time.monotonic() < end, f"no prompt: {self.text}"
+            self.text += os.read(self._own, 65536).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def test_one_rank_stops_and_the_others_are_held(training: Training) -> None:
@@ -237,10 +237,10 @@ def test_one_rank_stops_and_the_others_are_held(training: Training) -> None:
 
 
 def test_who_steps_alone_into_a_collective_is_told_whom_it_waits_for(training: Training) -> None:
-    first, waits, late, others, together, all_four, gradient, go = training.ddp[5:]
+    first, waits, *late, others, together, all_four, gradient, go = training.ddp[5:]
     assert texts(first)["0"].endswith("-> loss.backward()")
     assert re.match(r"rank 0 waits in \w+ for 1-3, which are held: ", waits["notice"])
-    assert [(one["ranks"], one["late"]) for one in late["answers"]] == [("0", True)]
+    assert all(one["late"] for record in late for one in record["answers"])
     assert texts(others)["1-3"].endswith("-> loss.backward()")
     assert texts(together)["1-3"].endswith("-> optimizer.step()")
     assert texts(all_four)["0-3"].endswith("-> optimizer.zero_grad()")
@@ -263,13 +263,13 @@ def test_collectives_of_fsdp_are_refused_on_a_part_of_the_ranks_and_work_on_all(
 
 
 def test_a_stop_inside_a_forward_says_what_is_whole_there_and_is_left_by_stepping_together(training: Training) -> None:
-    first, second = training.inside.split("> c\n")
+    first, _, second = training.inside.partition("ranks 0-3 go on\n")
     assert "inside the forward of FSDP2 module layers.0 (Block)" in first
     assert "The parameters of module 'layers.0' are gathered" in first
     assert "[0-3] torch.Size([8, 8])" in first
     assert "inside the forward of FSDP2 module the root module (Net)" in second
     assert re.search(r"rank 0 waits in all_gather\w* for 1-3, which are held", second)
-    assert re.search(r"> all n\n\[0-3\]\n> .*\n-> return given\n", second)
+    assert re.search(r"> all n\n\[0-3\]\n> .*\n-> return torch.relu", second)
     assert re.search(r"min 0\.4438 \(rank 3\)  max 0\.8917 \(rank 0\)", second)
 
 
@@ -425,7 +425,7 @@ def test_msrun(job: Job) -> None:
     assert [(row["ranks"], row["mean"]) for row in mine["tensors"]["rows"]] == [("0", 2.5), ("1", 5.0)]
     assert "refused: AllReduce needs ranks 0-1" in texts(refused)["0"]
     assert texts(total) == {"0-1": "30.0"}
-    # How msrun itself ends says nothing: MindSpore 2.10's scheduler fails half a minute after a job that is never stopped.
+    # How msrun ends says nothing: MindSpore 2.10's scheduler fails half a minute after a job that never stopped, too.
     for rank in range(2):
         log = job.folder / "logs" / f"worker_{rank}.log"
         result = f"[rank {rank}] RESULT [[9.0, 18.0], [27.0, 36.0]]"

@@ -114,7 +114,7 @@ def wait_for(nodes: Nodes, what: str, condition: Callable[[], Any], within: floa
 def test_torchrun_over_two_hosts(nodes: Nodes) -> None:
     torchrun(nodes, "torch", "3")
     both_stop(nodes)
-    time.sleep(2)
+    time.sleep(1)
     assert passed(nodes, 0) == []
     rank, _ = console(nodes, "n1", "p rank", "go")
     assert [(one["ranks"], one["text"]) for one in rank["answers"]] == [("0", "0")]
@@ -153,7 +153,12 @@ def test_ranks_that_are_cut_off_from_the_one_they_hold_for_go_on(nodes: Nodes) -
     time.sleep(1)
     assert passed(nodes, 0) == []
     nodes.cut("n2")
-    wait_for(nodes, "the ranks on n2 go on or end", lambda: passed(nodes, 0) == [2, 3] or ended(nodes, rows), 20)
+    cut = time.monotonic()
+    time.sleep(1)
+    (table,) = console(nodes, "n2", "ranks")  # whom they hold for is gone, their own host is not
+    assert table["absent"] == "0-1"
+    left = cut + 16 - time.monotonic()
+    wait_for(nodes, "the ranks on n2 go on or end", lambda: passed(nodes, 0) == [2, 3] or ended(nodes, rows), left)
     all_stop(nodes, "n1", {0: "prompt", 1: "held"})  # these have not lost each other
 
 

@@ -26,6 +26,8 @@ class Found(Struct, frozen=True, kw_only=True):
     helper: bool
     path: str
     debugging: bool
+    program: str = ""
+    place: str = ""
 
 
 def find_agents() -> list[Found]:
@@ -67,11 +69,19 @@ def _agents_of(base: str, job: str) -> list[Found]:
                     helper=bool(entry.get("helper")),
                     path=f"{path}/{pid}.sock",
                     debugging=bool(entry.get("debugging")),
+                    program=str(entry.get("program", ""))[:80],
+                    place=_place(entry.get("where")),
                 )
             )
     if not found:
         _clear(path, names)
     return found
+
+
+def _place(where: object) -> str:
+    if not isinstance(where, dict) or not where:
+        return ""
+    return f"{os.path.basename(str(where.get('file')))}:{where.get('line')} in {where.get('function')}"[:120]
 
 
 def _clear(path: str, names: list[str]) -> None:

@@ -289,9 +289,15 @@ def _only_job(here: list[Found]) -> str | None:
         stopped = sorted({one.job for one in here if one.debugging})
         if len(stopped) == 1:
             return stopped[0]
-        rows = (f"  --job {job}   {ranks_text(RankSet(one.rank for one in here if one.job == job))}" for job in jobs)
+        rows = (_job_text([one for one in here if one.job == job]) for job in jobs)
         raise ManyJobsError(f"{len(jobs)} jobs with breakpoints are here", "Say which:\n" + "\n".join(rows))
     return jobs[0] if jobs else None
+
+
+def _job_text(agents: list[Found]) -> str:
+    where = next((f", at {one.place}" for one in agents if one.place), "")
+    ranks = ranks_text(RankSet(one.rank for one in agents))
+    return f"  --job {agents[0].job}   {agents[0].program}, {ranks}{where}"
 
 
 def _named_job(here: list[Found], name: str) -> str | None:

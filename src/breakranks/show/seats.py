@@ -30,7 +30,8 @@ def _stopped(group: list[Mapping[str, Any]], look: Look) -> Iterator[Line]:
     reason = str(state.get("reason", ""))
     place = f"{_file(where, look)} in {where.get('function', '?')}"
     if state.get("helper"):
-        who = f"{ranks_text(ranks)} (helper, pid {state.get('pid')})"
+        pids = ", ".join(str(one.get("pid")) for one in group[:4])
+        who = f"{ranks_text(ranks)} (helper, pid {pids})"
     else:
         who = ranks_text(ranks)
     if state.get("role") == "held":

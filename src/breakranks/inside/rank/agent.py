@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from breakranks.inside.rank import folder, interrupt, terminal
+from breakranks.inside.rank import folder, interrupt
 from breakranks.inside.rank.identity import Me, remember_parent
 from breakranks.inside.rank.seat import GONE, Seat, Stop
 from breakranks.inside.rank.timeouts import Timeouts
@@ -168,13 +168,7 @@ class Agent:
         self.seat.drop(client)
         if self.console is not None and self.console.ended(_CONSOLE_ENDS):
             self.console = None
-        if not client.console or self.watched:
-            return
-        if client.polite:
-            # A rank that came to a stop while it was here has told nobody else of it.
-            stop = self.seat.stop
-            if stop is not None and stop.role == "prompt" and not stop.spoken and stop.count:
-                terminal.announce(self, stop)
+        if not client.console or self.watched or client.polite:
             return
         self.watch.off = True
         self.watch.announce({"do": "off"})

@@ -22,36 +22,55 @@ _START = "import sys; sys.path.insert(0, {path!r}); from breakranks.cli.main imp
 
 
 def announce(agent: Agent, stop: Stop) -> None:
-    """One line that says who stopped where and how to get there, or the console itself. Held ranks speak later."""
+    """One line that says who stopped where and how to get there, or the console itself. The rest speak later."""
     if agent.watched or (stop.role == "held" and not stop.until_go):
         return
-    stop.spoken = True
-    if stop.role == "prompt" and agent.me.rank == stop.stoppers.first and open_console(agent):
+    if stop.role == "prompt" and _may_open(agent):
+        if agent.me.rank == stop.stoppers.first:
+            stop.spoken = open_console(agent)
         return
-    many = len(stop.stoppers) > 1
-    if many and (_may_open(agent) or (len(stop.stoppers) > _FEW and agent.me.rank != stop.stoppers.first)):
-        return  # the first of them opens a console, or speaks
-    place = _place(stop)
-    what = f"{stop.reason} at {place}" if stop.reason.startswith("crashed") else f"stopped at {place}"
-    if stop.role == "held":
-        what = f"is held at {place}"
-    _say(agent, what)
+    stop.spoken = True
+    if len(stop.stoppers) <= _FEW or agent.me.rank == stop.stoppers.first:
+        _say(agent, _what(stop))
 
 
-def announce_held(agent: Agent, stop: Stop, now: float) -> None:
-    """A held rank speaks only where the words of the rank that it holds for cannot be seen, or do not come."""
+def announce_late(agent: Agent, stop: Stop, now: float) -> None:
+    """What could not be told at once: the terminal was another console's, or it was not clear who would speak."""
     waited = now - stop.began
-    if agent.watched or (agent.me.world > _MOST_SPEAKERS and agent.me.local_rank != 0):
+    if agent.watched or waited < _POLITE:
+        return
+    if stop.role == "prompt":
+        stop.spoken = open_console(agent)
+        if not stop.spoken and waited > _IMPATIENT:
+            stop.spoken = True
+            _say(agent, _what(stop))
+        return
+    _announce_held(agent, stop, waited)
+
+
+def _announce_held(agent: Agent, stop: Stop, waited: float) -> None:
+    """A held rank speaks only where the words of the rank that it holds for cannot be seen, or do not come."""
+    if agent.me.world > _MOST_SPEAKERS and agent.me.local_rank != 0:
         stop.spoken = True
-    if stop.spoken or waited < _POLITE:
         return
     entries = [agent.watch.boards.entry(rank) for rank in stop.stoppers]
-    if any(entry is None for entry in entries) and waited < _IMPATIENT:
+    absent = [entry is None or not entry.get("debugging") for entry in entries]
+    if any(absent) and waited < _IMPATIENT:
         return
     stop.spoken = True
-    if all(entry is not None and entry.get("stderr") == output.standard_error() for entry in entries):
-        return
-    _say(agent, f"is held at {_place(stop)}, for {ranks_text(stop.stoppers)}")
+    if any(absent):
+        if not open_console(agent):
+            hint = f"call it on all ranks, or name those that come here: breakpoint({agent.me.rank})"
+            one = "which has" if len(stop.stoppers) == 1 else "which have"
+            _say(agent, f"{_what(stop)}, for {ranks_text(stop.stoppers)}, {one} not come to this line ({hint})")
+    elif not all(entry is not None and entry.get("stderr") == output.standard_error() for entry in entries):
+        _say(agent, f"{_what(stop)}, for {ranks_text(stop.stoppers)}")
+
+
+def _what(stop: Stop) -> str:
+    if stop.role == "held":
+        return f"is held at {_place(stop)}"
+    return f"{stop.reason if stop.reason.startswith('crashed') else 'stopped'} at {_place(stop)}"
 
 
 def _place(stop: Stop) -> str:

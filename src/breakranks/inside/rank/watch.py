@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,8 @@ class Watch:
             "origin": list(seat.origin),
             "counts": SITES.counts(),
             "stderr": output.standard_error(),
+            "program": os.path.basename(sys.argv[0]) if sys.argv else "",
+            "where": seat.stop.where if seat.stop is not None else {},
             "ended": ended,
         }
         with self._lock:
@@ -130,8 +133,8 @@ class Watch:
             interrupt.insist(seat)
         stop = seat.stop
         if stop is not None:
-            if stop.role == "held" and not stop.spoken:
-                terminal.announce_held(self._agent, stop, now)
+            if not stop.spoken and stop.count:
+                terminal.announce_late(self._agent, stop, now)
             reason = self._may_go(stop, now)
             if reason:
                 seat.release(reason)
