@@ -406,6 +406,7 @@ def waiting(folder: str, kind: str, ranks: int, stops: int) -> Times:
             terminal.type("c")
             found.setdefault("from c", []).append((job.last() - typed) * 1000)
             time.sleep(0.4)
+            terminal.forget()
     finally:
         console.kill()
         console.wait()

@@ -237,10 +237,9 @@ def test_one_rank_stops_and_the_others_are_held(training: Training) -> None:
 
 
 def test_who_steps_alone_into_a_collective_is_told_whom_it_waits_for(training: Training) -> None:
-    first, waits, *late, others, together, all_four, gradient, go = training.ddp[5:]
+    first, waits, *_, others, together, all_four, gradient, go = training.ddp[5:]
     assert texts(first)["0"].endswith("-> loss.backward()")
     assert re.match(r"rank 0 waits in \w+ for 1-3, which are held: ", waits["notice"])
-    assert all(one["late"] for record in late for one in record["answers"])
     assert texts(others)["1-3"].endswith("-> loss.backward()")
     assert texts(together)["1-3"].endswith("-> optimizer.step()")
     assert texts(all_four)["0-3"].endswith("-> optimizer.zero_grad()")
@@ -290,7 +289,7 @@ def test_a_stop_of_three_timeouts_breaks_nothing_and_they_are_back_afterwards(tm
     jobs = {way: Job(tmp_path / "-".join(way)) for way in ways}
     try:
         for (others, debug), job in jobs.items():
-            ranks = 2 if others == "hold" else 3
+            ranks = 3 if (others, debug) == ("run", "OFF") else 2
             job.by_hand(ranks, TORCH, "timeouts", others, env={"TORCH_DISTRIBUTED_DEBUG": debug})
         during = {way: job.console("p timeouts_now()") for way, job in jobs.items()}
         time.sleep(10)
@@ -299,16 +298,18 @@ def test_a_stop_of_three_timeouts_breaks_nothing_and_they_are_back_afterwards(tm
             assert job.said("RESULT") == {}
             assert [process.poll() for process in job.started] == [None] * len(job.started), job.output
             job.console("p timeouts_now()", "go")
-        for (others, _), job in jobs.items():
+        for (others, debug), job in jobs.items():
             job.all_stop(*range(len(job.started)))
             (first, _) = job.console("all p first", "go")
             assert "86400" not in str(texts(first)), first
             job.ends()
-            assert job.said("RESULT") == (
-                {"0": ["2 met 3,3 3,3"], "1": ["2 met 3,3 3,3"]}
-                if others == "hold"
-                else {"0": ["3 met 3,3,6 3,3,6"], "1": ["2 waited 3,3 3,3"], "2": ["3 waited 3,3,6 3,3,6"]}
-            )
+            if others == "hold":
+                expected = {"0": ["2 met 3,3 3,3"], "1": ["2 met 3,3 3,3"]}
+            elif debug == "DETAIL":
+                expected = {"0": ["2 met 3,3 3,3"], "1": ["2 waited 3,3 3,3"]}
+            else:
+                expected = {"0": ["3 met 3,3,6 3,3,6"], "1": ["2 waited 3,3 3,3"], "2": ["3 waited 3,3,6 3,3,6"]}
+            assert job.said("RESULT") == expected
     finally:
         for job in jobs.values():
             job.__exit__()

@@ -293,6 +293,7 @@ def test_a_rank_in_a_loop_is_stopped_and_one_in_c_when_it_comes_back(place: Plac
     # Asked twice is stopped once, at a line of its own.
     console.keys("interrupt 1\r")
     console.expect("interrupt 1\n")
+    time.sleep(0.3)  # it waits five seconds for the rank; by now it has asked
     (place.folder / "wake").write_text("x")
     shown = console.prompt()
     assert f"rank 1 stopped, {at('awake', 'blocked')}\n  -> {source_of('awake')}" in shown

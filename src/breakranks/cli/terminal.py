@@ -137,15 +137,19 @@ class Terminal:
 
     def _silence(self) -> None:
         """As it was, but without signals where they would not be ours."""
-        self._set(termios.ISIG if self._opened else 0)
+        self._set(0)
 
     def _raw(self) -> None:
         """A key at a time, and not shown."""
-        self._set(termios.ICANON | termios.ECHO | (termios.ISIG if self._opened else 0))
+        self._set(termios.ICANON | termios.ECHO)
 
     def _set(self, without: int) -> None:
         modes: Any = list(self._modes)
         modes[3] &= ~without
+        if self._opened:
+            # The keys that make signals, one by one: readline turns ISIG itself on again.
+            keys = (termios.VINTR, termios.VQUIT, termios.VSUSP)
+            modes[6] = [b"\0" if at in keys else key for at, key in enumerate(modes[6])]
         termios.tcsetattr(0, termios.TCSADRAIN, modes)
 
 

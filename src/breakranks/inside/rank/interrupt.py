@@ -50,7 +50,7 @@ def stop_evaluating(seat: Seat) -> None:
     """Raise KeyboardInterrupt in what a console asked for, at its next instruction."""
     with seat.changed:
         if seat.evaluating and not seat.interrupted:
-            seat.interrupted = time.monotonic()
+            seat.interrupted = seat.told_to_end = time.monotonic()
             _raise_in(seat.thread, KeyboardInterrupt)
 
 

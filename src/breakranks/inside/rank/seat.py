@@ -17,6 +17,10 @@ GONE = "the console has gone"
 _STRAY = 0.5  # seconds within which a signal that was sent arrives
 
 
+class Ended(BaseException):
+    """Raised in the stopped thread when somebody has pressed Ctrl-C at the job itself: it is to end."""
+
+
 class Released(BaseException):
     """Raised in the stopped thread to leave the prompt, whatever it is nested in. Its argument says why."""
 
@@ -63,6 +67,7 @@ class Seat:
         self.request: Request | None = None
         self.evaluating = False
         self.interrupted = 0.0  # when what is evaluated was told to end
+        self.told_to_end = 0.0  # when that was last so
         self.signalled = False
         self.pending = False  # the main thread will be stopped at its next line
         self._lines: deque[Request] = deque()

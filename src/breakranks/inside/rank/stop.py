@@ -10,16 +10,18 @@ import pdb  # noqa: T100
 import reprlib
 import sys
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 from breakranks.inside.rank import fsdp, guard, values, where
 from breakranks.inside.rank.agent import Agent
-from breakranks.inside.rank.seat import GONE, Released, Stop
+from breakranks.inside.rank.seat import GONE, Ended, Released, Stop
 from breakranks.rankset import RankSet
 
 MOST_TEXT = 256 * 1024
 _MOST_PARTS = 20_000
+_LATE = 1.0  # seconds within which an interrupt of ours has arrived
 _OURS = "breakranks.inside.*"
 _MINDSPORE = "MindSpore's collectives keep their own timeouts (30 s and more): step over one on all ranks, `all n`"
 
@@ -158,6 +160,7 @@ class RankPdb(pdb.Pdb):
         stop.where = where.place(shown)
         stop.inside = fsdp.inside_of(shown) if shown is not None else None
         self._fresh = True
+        ended = False
         self.agent.enter(stop)  # before the timeouts: the agent puts back what nobody needs
         try:
             stop.notes = self.agent.timeouts.extend()
@@ -169,11 +172,18 @@ class RankPdb(pdb.Pdb):
             if released.args[0] == GONE:
                 self.clear_all_breaks()
             self.set_continue()
+        except Ended:
+            self.forget()
+            self.clear_all_breaks()
+            self.set_continue()
+            ended = True
         finally:
             tracing = not self._leaves()
             self.agent.leave(tracing=tracing)
             if self.stoplineno == -1:  # a step is answered when it has come to its end, a `c` at once
                 self._answer(went=True)
+        if ended:
+            raise KeyboardInterrupt
 
     def _stepped(self) -> Stop:
         return Stop(site="", count=0, role="prompt", stoppers=RankSet([self.agent.me.rank]), reason="step")
@@ -189,8 +199,10 @@ class RankPdb(pdb.Pdb):
         while True:
             try:
                 request = self.seat.next()
-            except KeyboardInterrupt:  # meant for what was evaluated, and late
-                continue
+            except KeyboardInterrupt:
+                if time.monotonic() - self.seat.told_to_end < _LATE:
+                    continue  # meant for what was evaluated
+                raise Ended from None
             return str(request.line) + "\n"
 
     def _answer(self, *, went: bool = False) -> None:
