@@ -478,14 +478,16 @@ def test_a_console_opens_in_the_terminal_of_the_job(place: Place) -> None:
     terminal.keys("p tunrs\x7f\x7f\x7f\x1b[C")
     terminal.keys("rns" + CTRL_A + "\x1b[C\x1b[C" + "3+" + "\r")
     assert terminal.prompt().endswith("[0-1] 3\n")
-    for key in (CTRL_C, CTRL_C * 3, "\x1c", "\x1a"):  # also Ctrl-\ and Ctrl-Z
-        terminal.keys(key)
-        time.sleep(0.1)
-        terminal.keys("\x15p 12")
-        terminal.expect("p 12")
-        terminal.keys(key)
-        time.sleep(0.1)
-    assert terminal.ask("\x15p 'still ' + 'here'").endswith("'still here'")
+    for turn, key in enumerate((CTRL_C, CTRL_C * 3, "\x1c", "\x1a")):  # also Ctrl-\\ and Ctrl-Z
+        for typed in ("", "p 12"):  # before the first key of a line, and after it
+            terminal.keys(f"\x15{typed}")
+            time.sleep(0.1)
+            terminal.keys(key)
+            time.sleep(0.1)
+        terminal.keys(f"\x15p 'turn' + str({turn})\r")
+        terminal.expect(f"[0-1] 'turn{turn}'\n")
+        terminal.prompt()
+    assert "***" not in terminal.seen
     assert terminal.seen.count("[0-1] 3\n") == 1  # Ctrl-C is no Enter, which would do it again
     terminal.keys("c\r")
     terminal.expect("ranks 0-1 go on\n")

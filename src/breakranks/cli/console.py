@@ -125,6 +125,8 @@ def _script(session: Session, commands: list[str], args: argparse.Namespace) -> 
         _settle(session)
         session.take_events()
         for line in commands:
+            for outcome in console.expect(line):
+                _show(outcome, console, session, line, args)
             _echo(line, console, args)
             for outcome in console.execute(line):
                 if isinstance(outcome, Leave):

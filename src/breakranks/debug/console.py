@@ -126,6 +126,12 @@ class Console:
 
     # ---- one line
 
+    def expect(self, line: str) -> Iterator[Outcome]:
+        """In a script, before a line: wait for those that it is meant for. A person types slower than ranks arrive."""
+        word = parse(line, self.focus)
+        if word.name == "pdb":
+            yield from self._gather(word)
+
     def execute(self, line: str) -> Iterator[Outcome]:
         """Do one line. Raises UsageError for what makes no sense."""
         self.session.drain()
@@ -156,8 +162,6 @@ class Console:
             yield Notice(text=f"{_are(running, 'running')}: `interrupt {running}` stops {_them(running)}", style="dim")
 
     def _do_pdb(self, word: Word) -> Iterator[Outcome]:
-        if not self.interactive:  # a person types slower than ranks arrive
-            yield from self._gather(word)
         ranks = word.ranks if word.ranks is not None else self.focus
         if word.everyone:
             ranks = self.session.stopped
@@ -251,7 +255,7 @@ class Console:
     # ---- lines for pdb
 
     def _gather(self, word: Word) -> Iterator[Outcome]:
-        """In a script: wait for those that a line is meant for to come to their stop."""
+        """Wait for those that a line is meant for to come to their stop."""
         session = self.session
         if word.everyone:
             session.wait(lambda: bool(session.stopped), self._patience)

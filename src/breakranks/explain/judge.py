@@ -102,7 +102,7 @@ def _propose(case: Case) -> list[Proposal]:
     holding = deadlock.holders(case, unexplained, waiting)
     if holding is not None:
         found.append(holding)
-    plain = missing.plain(case, unexplained, [node for node in waiting if node.reason != HELD_BY_RANK])
+    plain = missing.plain(case, unexplained, [node for node in waiting if node.reason not in (HELD_BY_RANK, "held")])
     if plain is not None:
         found.append(plain)
     recorded = collectives.proposals(case, waiting)

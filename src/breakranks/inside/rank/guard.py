@@ -25,7 +25,8 @@ NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_a
 # Who must take part in these depends on the peer; guarding sees it.
 TO_PEERS = frozenset("send recv isend irecv batch_isend_irecv send_object_list recv_object_list wait_tensor".split())
 MODULE_METHODS = frozenset(
-    "forward __call__ unshard state_dict load_state_dict summon_full_params clip_grad_norm_ sharded_state_dict".split()
+    """forward __call__ unshard reshard state_dict load_state_dict summon_full_params clip_grad_norm_
+    sharded_state_dict""".split()
 )
 MPI_METHODS = frozenset(
     """barrier bcast gather gatherv scatter scatterv allgather allgatherv alltoall alltoallv alltoallw reduce allreduce
@@ -171,8 +172,9 @@ def _is_module(value: Any) -> bool:
 def _of_module(module: Any, what: str) -> Iterator[Need]:
     for one in within(module):
         kind = parallel(one)
-        # state_dict of FSDP2 gives shards, and only FSDP gathers anything for DDP's methods.
-        if not kind or (what in ("state_dict", "load_state_dict") and kind != "FSDP1"):
+        # Only FSDP gathers anything for these. FSDP2's state_dict gathers nothing but reshards: then this rank alone
+        # would gather again in its next pass.
+        if not kind or (what in ("state_dict", "load_state_dict", "reshard") and not kind.startswith("FSDP")):
             continue
         for group in groups_of(one):
             members, name = members_of(group)

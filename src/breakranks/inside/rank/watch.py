@@ -156,7 +156,12 @@ class Watch:
     def read_news(self) -> None:
         """What was said since; called before a stop as well, so that what is read later was said of it."""
         with self._lock:
-            for record in self.boards.news():
+            records = self.boards.news()
+            words = [record.get("do") for record in records]
+            if "on" in words:  # somebody has come since: what was off before is over
+                last = len(words) - 1 - words[::-1].index("on")
+                records = [one for at, one in enumerate(records) if at >= last or one.get("do") != "off"]
+            for record in records:
                 try:
                     self._read(record)
                 except Exception as error:  # another version's, or nobody's: the rest still counts
@@ -176,9 +181,12 @@ class Watch:
                 interrupt.soon(self._agent, "held", RankSet([int(record["by"])]), str(record.get("reason", "")))
 
     def _go(self, record: dict[str, Any]) -> None:
-        for site, count in dict(record.get("counts", {})).items():
-            self._told[site] = max(self._told.get(site, 0), int(count))
-        if self._agent.seat.stop is not None:
+        counts = {str(site): int(count) for site, count in dict(record.get("counts", {})).items()}
+        for site, count in counts.items():
+            self._told[site] = max(self._told.get(site, 0), count)
+        stop = self._agent.seat.stop
+        # It may have been long under way: who has come to a later call meanwhile is not meant.
+        if stop is not None and counts.get(stop.site, stop.count) >= stop.count:
             self._agent.seat.release(f"rank {record.get('by')} said go")
 
     def _may_go(self, stop: Stop, now: float) -> str:
