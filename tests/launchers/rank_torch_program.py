@@ -147,13 +147,14 @@ def check_precheck() -> dict[str, Any]:
     names["self"].model = model
     bad = [
         "m(x)", "m.forward(x)", "h(x)", "self.model(x)", "m.layers[0](x)", "h[0].layers[-1](x)", "y = 1 + m(x).sum()",
-        "old(x)", "old.state_dict()", "ddp(x)", "w.full_tensor()", "w.redistribute(placements=[])", "m.unshard()",
+        "old(x)", "old.state_dict()", "m.state_dict()", "m.reshard()", "ddp(x)", "w.full_tensor()",
+        "w.redistribute(placements=[])", "m.unshard()",
         "m(x).sum().backward()", "x.sum().backward()", "dist.all_reduce(x)", "barrier()", "dist.new_group([0])",
         "torch.distributed.broadcast(x, 0)", "[dist.all_reduce(t) for t in [x]]", "dist.destroy_process_group()",
     ]  # fmt: skip
     good = [
         "plain(x)", "x.sum()", "m.layers[0]", "list(m.parameters())", "w.to_local()", "dist.get_rank()",
-        "m.state_dict()", "trap.model(x)", "trap.other()", "dist.all_reduce(x, group=alone)", "dist.barrier(alone)",
+        "ddp.state_dict()", "trap.model(x)", "trap.other()", "dist.all_reduce(x, group=alone)", "dist.barrier(alone)",
         "no such (", "ddp.module(x)", "[m(1) for m in [abs]]",
     ]  # fmt: skip
     return {

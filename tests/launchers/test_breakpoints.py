@@ -166,8 +166,8 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
         fsdp = job.console(
             "p model(x)", f"p {weight}.full_tensor()", "p loss.backward()",
             f"all p {weight}.full_tensor().sum().item()", "all p model(x).sum().item()",
-            f"p {weight}", "p {name: value.to_local().shape for name, value in model.state_dict().items()}",
-            "go",
+            f"p {weight}", "p model.state_dict()",
+            "all p {name: value.to_local().shape for name, value in model.state_dict().items()}", "go",
             status=1,
         )  # fmt: skip
         with Typed(job) as typed:
@@ -249,7 +249,7 @@ def test_who_steps_alone_into_a_collective_is_told_whom_it_waits_for(training: T
 
 
 def test_collectives_of_fsdp_are_refused_on_a_part_of_the_ranks_and_work_on_all(training: Training) -> None:
-    forward, full, backward, all_full, all_forward, weight, shapes, _ = training.fsdp
+    forward, full, backward, all_full, all_forward, weight, state, shapes, _ = training.fsdp
     assert "refused: forward of Net (FSDP2)" in texts(forward)["0"]
     assert "refused: full_tensor" in texts(full)["0"]
     assert "refused: backward of Net (FSDP2)" in texts(backward)["0"]
@@ -258,7 +258,8 @@ def test_collectives_of_fsdp_are_refused_on_a_part_of_the_ranks_and_work_on_all(
     assert [one["error"] for one in all_forward["answers"]] == [False] * 4
     assert all_forward["numbers"]["spread"] > 0
     assert "shard (2, 8)" in weight["answers"][0]["value"]["local"]
-    assert texts(shapes)["0"].count("torch.Size([2, 8])") == 3
+    assert "refused: state_dict of Net (FSDP2)" in texts(state)["0"]
+    assert texts(shapes)["0-3"].count("torch.Size([2, 8])") == 3
 
 
 def test_a_stop_inside_a_forward_says_what_is_whole_there_and_is_left_by_stepping_together(training: Training) -> None:
