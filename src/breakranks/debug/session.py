@@ -15,7 +15,7 @@ from breakranks.debug.link import Found, Link, Message, find_agents
 from breakranks.errors import ManyJobsError, NoJobError
 from breakranks.rankset import RankSet, ranks_text
 
-_RESCAN = 0.5
+_SCAN, _RESCAN = 0.05, 0.5
 _NO_AGENT = (
     "Put breakranks.breakpoint() where it is to stop, and start the job; a rank is here from its first breakpoint on.\n"
     "For a job that runs already: breakranks why, breakranks stacks."
@@ -137,7 +137,9 @@ class Session:
 
     def poll(self, wait: float) -> None:
         """Hear what there is, for at most so long."""
-        if time.monotonic() - self.scanned > _RESCAN:
+        # Ranks that are still to come are waited for by a person; once all are here, hardly anything changes.
+        complete = bool(self.world) and len(self.links) >= self.world
+        if time.monotonic() - self.scanned > (_RESCAN if complete else _SCAN):
             self.scan()
         for key, _ in self._selector.select(wait):
             link: Link = key.data
@@ -161,7 +163,7 @@ class Session:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            self.poll(min(left, 0.2))
+            self.poll(min(left, 0.05))
         return True
 
     def _gone(self, link: Link) -> None:

@@ -47,30 +47,25 @@ def stop_tracing(seat: Seat) -> None:
 
 
 def stop_evaluating(seat: Seat) -> None:
-    """Raise KeyboardInterrupt in what a console asked for, at its next instruction."""
-    with seat.changed:
-        if seat.evaluating and not seat.interrupted:
-            seat.interrupted = seat.told_to_end = time.monotonic()
-            _raise_in(seat.thread, KeyboardInterrupt)
+    """Raise KeyboardInterrupt in what a console asked for.
 
-
-def insist(seat: Seat) -> None:
-    """It has not ended: a sleep or a read in C ends for a signal only. The handler is Python's own, or none is sent."""
-    with seat.changed:
-        if not seat.evaluating or not seat.interrupted or seat.signalled:
-            return
-        mine = seat.thread == threading.main_thread().ident
-        if mine and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            _raise_in(seat.thread, None)  # once is enough
-            seat.signalled = True
-            signal.pthread_kill(seat.thread, signal.SIGINT)
-
-
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    In the main thread by a signal, which ends a sleep or a read in C too; its handler is Python's own, or none is sent.
+    Elsewhere by an exception that is raised at the next instruction. Never by both, and it is never taken back: before
+    3.12 that leaves the interpreter looking for it for ever.
+    """
     import ctypes
 
-    what = ctypes.py_object(kind) if kind is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
+    with seat.changed:
+        if not seat.evaluating or seat.interrupted:
+            return
+        seat.interrupted = seat.told_to_end = time.monotonic()
+        mine = seat.thread == threading.main_thread().ident
+        if mine and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            seat.signalled = True
+            signal.pthread_kill(seat.thread, signal.SIGINT)
+        else:
+            kind = ctypes.py_object(KeyboardInterrupt)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(seat.thread), kind)
 
 
 def _call_in_main(function: Any) -> None:

@@ -231,6 +231,7 @@ class RankPdb(pdb.Pdb):
         try:
             return super().onecmd(line)
         except KeyboardInterrupt:
+            self.seat.signalled = False  # it has arrived
             self.error("interrupted")
             return None
         finally:
@@ -243,9 +244,11 @@ class RankPdb(pdb.Pdb):
         super().error(msg)
 
     def _error_exc(self) -> None:
-        refused = sys.exc_info()[1]
-        if isinstance(refused, guard.Refused):
-            self.error(_refusal(str(refused)))
+        error = sys.exc_info()[1]
+        if isinstance(error, KeyboardInterrupt):
+            self.seat.signalled = False  # it has arrived
+        if isinstance(error, guard.Refused):
+            self.error(_refusal(str(error)))
         else:
             self._failed = True
             super()._error_exc()  # type: ignore[misc]

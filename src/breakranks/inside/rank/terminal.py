@@ -67,6 +67,12 @@ def _announce_held(agent: Agent, stop: Stop, waited: float) -> None:
         _say(agent, f"{_what(stop)}, for {ranks_text(stop.stoppers)}")
 
 
+def say(agent: Agent, stop: Stop) -> None:
+    """The line itself."""
+    stop.spoken = True
+    _say(agent, _what(stop))
+
+
 def _what(stop: Stop) -> str:
     if stop.role == "held":
         return f"is held at {_place(stop)}"

@@ -18,7 +18,7 @@ from breakranks.rankset import RankSet, ranks_text
 if TYPE_CHECKING:
     from breakranks.inside.rank.agent import Agent
 
-IDLE, WATCHFUL, STOPPED = 1.0, 0.5, 0.2  # seconds between two looks
+IDLE, WATCHFUL, STOPPED = 1.0, 0.5, 0.1  # seconds between two looks
 _BEAT = 1.0
 _FAREWELL = 1.0
 _LOST = 3.0  # seconds after which a rank that was never seen is looked for
@@ -129,8 +129,8 @@ class Watch:
             self.publish()  # the counts: somebody may hold for this rank
         if self._agent.console is not None and self._agent.console.ended():
             self._agent.console = None
-        if seat.interrupted and now - seat.interrupted > STOPPED:
-            interrupt.insist(seat)
+            if seat.stop is not None and not self._agent.watched and not self.off:
+                terminal.say(self._agent, seat.stop)  # it ended before it came to us
         stop = seat.stop
         if stop is not None:
             if not stop.spoken and stop.count:
