@@ -87,6 +87,11 @@ class Seat:
         """Whether the thread that asks is the one at the prompt."""
         return self.stop is not None and self.thread == threading.get_ident()
 
+    @property
+    def releasing(self) -> bool:
+        """Whether the stopped thread will go on as soon as it can."""
+        return bool(self._release)
+
     def take(self, stop: Stop) -> None:
         """The calling thread stops; a second one waits until the first has gone."""
         self._one.acquire()

@@ -300,6 +300,8 @@ class RankPdb(pdb.Pdb):
         try:
             text, cut = bounded(value)
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                self.seat.signalled = False  # it has arrived
             self.error(f"{type(error).__name__} in its repr: {error}"[:2000])
             return
         self.message(text)

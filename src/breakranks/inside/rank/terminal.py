@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from breakranks.inside.rank import folder, output
 from breakranks.rankset import ranks_text
@@ -37,7 +38,7 @@ def announce(agent: Agent, stop: Stop) -> None:
 def announce_late(agent: Agent, stop: Stop, now: float) -> None:
     """What could not be told at once: the terminal was another console's, or it was not clear who would speak."""
     waited = now - stop.began
-    if agent.watched or waited < _POLITE:
+    if agent.watched or agent.watch.off or agent.seat.releasing or waited < _POLITE:
         return
     if stop.role == "prompt":
         stop.spoken = open_console(agent)
@@ -116,7 +117,7 @@ def open_console(agent: Agent) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the console inherits it, and has it until it ends
         os.set_inheritable(lock, True)
         with open(path, "r+b", buffering=0) as terminal:
-            agent.console = Opened(path, terminal.fileno())
+            agent.console = Opened(path, terminal.fileno(), f"{agent.path}/console.lock")
             agent.console.process = subprocess.Popen(
                 [sys.executable, "-c", _start_text(), "console", "--job", agent.me.job, "--opened-by", str(agent.pid)],
                 stdin=terminal,
@@ -138,12 +139,22 @@ def _may_open(agent: Agent) -> bool:
 class Opened:
     """A console that a rank has opened: when it ends, however it does, the terminal is as it was."""
 
-    def __init__(self, path: str, terminal: int) -> None:
+    def __init__(self, path: str, terminal: int, kept: str) -> None:
         import termios
 
         self.path = path
-        self.modes = termios.tcgetattr(terminal)
         self.process: subprocess.Popen[bytes] | None = None
+        self._kept = kept
+        # One that was killed before may have left it otherwise: then what that one found counts.
+        found = folder.read(kept)
+        if isinstance(found, list) and len(found) == 7:
+            self.modes: list[Any] = [*found[:6], [bytes(key) for key in found[6]]]
+            return
+        self.modes = termios.tcgetattr(terminal)
+        with open(kept, "w") as file:
+            json.dump(
+                [*self.modes[:6], [list(key) if isinstance(key, bytes) else [key] for key in self.modes[6]]], file
+            )
 
     def ended(self, wait: float = 0.0) -> bool:
         """Whether it has; called now and then by the agent."""
@@ -157,6 +168,7 @@ class Opened:
         try:
             with open(self.path, "r+b", buffering=0) as terminal:
                 termios.tcsetattr(terminal.fileno(), termios.TCSANOW, self.modes)
+            os.truncate(self._kept, 0)
         except (OSError, termios.error):
             pass
         return True
