@@ -31,19 +31,18 @@ def test_a_rank_whose_evaluation_was_interrupted_steps_and_ends_as_ever(
     )
     session = Session()
 
-    def ask(line: str) -> str:
+    def ask(line: str, *, interrupt: bool = False) -> str:
         pending = session.start(line, ONLY)
+        if interrupt:
+            session.wait(lambda: False, 0.3)
+            session.ask({"do": "interrupt"}, ONLY)
         assert session.wait(lambda: not pending.awaited, 20), f"{line} is not answered"
         return pending.answers[0].text
 
     try:
         assert session.wait(lambda: bool(session.stopped), 20)
         for _ in range(2):
-            pending = session.start("p slow", ONLY)
-            session.wait(lambda: False, 0.3)
-            session.ask({"do": "interrupt"}, ONLY)
-            assert session.wait(lambda: not pending.awaited, 20)
-            assert "KeyboardInterrupt" in pending.answers[0].text
+            assert "KeyboardInterrupt" in ask("p slow", interrupt=True)
         assert ask("p 2") == "2\n"
         # Over a call and into one: a look for an exception that was taken back spun there for ever, on 3.11.
         assert "first = count(1)" in ask("n")
