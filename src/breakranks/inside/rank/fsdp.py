@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from breakranks.inside.rank.where import outwards
+
 CALLS = ("_wrapped_call_impl", "_call_impl")
 ENGINE = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
-DEEP = 1000
 NAMED = 8
 
 
@@ -99,17 +100,9 @@ def _safe(name: str, gathered: bool, backward: bool) -> list[str]:
     ]
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(DEEP):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
-
-
 def _calls(frame: FrameType | None) -> Iterator[Any]:
     """The modules that are being called, innermost first."""
-    for one in _outwards(frame):
+    for one in outwards(frame):
         code = one.f_code
         if code.co_name in CALLS and code.co_filename.endswith("/torch/nn/modules/module.py"):
             module = one.f_locals.get("self")
@@ -118,13 +111,13 @@ def _calls(frame: FrameType | None) -> Iterator[Any]:
 
 
 def _in_backward(frame: FrameType | None) -> bool:
-    for one in _outwards(frame):
+    for one in outwards(frame):
         code = one.f_code
         if code.co_name in ("_engine_run_backward", "backward") and code.co_filename.endswith(ENGINE):
             return True
     # On a device the engine's threads have no such frame; they know their task, if the frame is of this thread.
     task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
-    mine = any(one is frame for one in _outwards(sys._getframe()))
+    mine = any(one is frame for one in outwards(sys._getframe()))
     return bool(mine and task is not None and task() != -1)
 
 

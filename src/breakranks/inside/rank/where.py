@@ -26,14 +26,14 @@ COLLECTIVES = frozenset(
     wait_tensor init_process_group destroy_process_group _all_gather_base _reduce_scatter_base _store_based_barrier
     _new_group_with_tag""".split()
 )
-DEEP = 400
+DEEP = 1000
 
 Frame = dict[str, Any]
 
 
 def frames_of(frame: FrameType | None, most: int = 64) -> list[Frame]:
     """Function, file and line of a stack, innermost first."""
-    return [_told(one) for one, _ in zip(_outwards(frame), range(most), strict=False)]
+    return [_told(one) for one, _ in zip(outwards(frame), range(most), strict=False)]
 
 
 def collective_of(frame: FrameType | None) -> Frame | None:
@@ -48,7 +48,8 @@ def collective_of(frame: FrameType | None) -> Frame | None:
         return None
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that called it, innermost first; not more than a stack can sensibly have."""
     for _ in range(DEEP):
         if frame is None:
             return
@@ -63,7 +64,7 @@ def _told(frame: FrameType) -> Frame:
 
 
 def _users(frame: FrameType | None) -> Frame:
-    for one in _outwards(frame):
+    for one in outwards(frame):
         if not _foreign(one.f_code.co_filename):
             return _told(one)
     return {}
@@ -85,7 +86,7 @@ def _torch() -> str:
 def _on_stack(frame: FrameType | None) -> Frame | None:
     """The outermost one of a run of torch's frames: all_gather_object, not the all_gather that it is made of."""
     found = None
-    for one in _outwards(frame):
+    for one in outwards(frame):
         code = one.f_code
         if code.co_name in COLLECTIVES and code.co_filename.endswith(SOURCES):
             found = one
