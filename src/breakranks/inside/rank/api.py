@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -279,6 +280,9 @@ def _install_hook(chosen: RankSet) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
         before(kind, error, trace)
         agent = _agent
+        seen = output.standing_error()
+        if seen is not sys.stderr and seen is not None:
+            traceback.print_exception(kind, error, trace, file=seen)  # nobody sees it there while this rank is kept
         if agent is None or trace is None or issubclass(kind, KeyboardInterrupt) or agent.me.rank not in chosen:
             return
         _keep(agent, trace, _said(error))
@@ -317,3 +321,5 @@ def _keep(agent: Agent, trace: TracebackType, what: str) -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+for _one in (breakpoint, hold, go, post_mortem):
+    setattr(_one, "_torchdynamo_disable", True)  # noqa: B010  # torch.compile breaks its graph here, without a word

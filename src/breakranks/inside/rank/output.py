@@ -18,7 +18,12 @@ _PATIENCE = 0.5  # seconds to wait for another rank's line; one that is stopped 
 
 def say(text: str) -> None:
     """A message of ours to standard error, in one piece."""
-    _write(sys.stderr, "".join(f"breakranks: {line}\n" for line in text.splitlines()), 2)
+    _write(standing_error(), "".join(f"breakranks: {line}\n" for line in text.splitlines()), 2)
+
+
+def standing_error() -> Any:
+    """Standard error as a person sees it; torch puts a buffer in its place while an excepthook runs."""
+    return sys.__stderr__ if isinstance(sys.stderr, io.StringIO) else sys.stderr
 
 
 def print_(

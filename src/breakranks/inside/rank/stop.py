@@ -7,10 +7,12 @@ that would start a collective on part of its group is refused, and leaving never
 from __future__ import annotations
 
 import pdb  # noqa: T100
+import pprint
 import reprlib
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -292,20 +294,29 @@ class RankPdb(pdb.Pdb):
             ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.curframe), ctypes.c_int(1))
 
     def do_p(self, arg: str) -> None:
+        self._show(arg, bounded)
+
+    def do_pp(self, arg: str) -> None:
+        self._show(arg, lambda value: (pprint.pformat(value), 0))
+
+    def _show(self, arg: str, text_of: Callable[[Any], tuple[str, int]]) -> None:
         try:
             value = self._getval(arg)
         except BaseException:
             return  # pdb has said what went wrong; sys.exit() ends nothing here
         self._value = values.describe(value)
         try:
-            text, cut = bounded(value)
+            with guard.guarding(self._takers):  # a repr may do anything
+                text, cut = text_of(value)
+        except guard.Refused as refused:
+            self.error(_refusal(str(refused)))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.seat.signalled = False  # it has arrived
             self.error(f"{type(error).__name__} in its repr: {error}"[:2000])
-            return
-        self.message(text)
-        self._captured.skip(cut)
+        else:
+            self.message(text)
+            self._captured.skip(cut)
 
     def do_quit(self, arg: str) -> bool:
         """q(uit): leave the job running; the console does that. Here it is a `continue`."""
