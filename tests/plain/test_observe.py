@@ -82,7 +82,7 @@ def test_a_wait_without_a_timeout_has_none() -> None:
 @pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="this kernel has no /proc/PID/sched")
 def test_idle_time_counts_from_when_the_thread_last_ran() -> None:
     with python("import time; print('x'); time.sleep(500)") as process:
-        until(lambda: main_thread(process.pid).call is not None)
+        until(lambda: main_thread(process.pid).call is not None and (main_thread(process.pid).idle or 0) > 0.2)
         before = main_thread(process.pid).idle
         time.sleep(1.0)
         after = main_thread(process.pid).idle

@@ -351,8 +351,9 @@ def _elsewhere(command: str, ranks: str, session: Session) -> None:
     from breakranks.cli.main import main
 
     job = _job_of(session)
-    words = [command, *(["--job", job.job.key] if job is not None else []), *(["--rank", ranks] if ranks else [])]
-    main(words)
+    pids = ",".join(str(link.found.pid) for link in session.links.values())
+    which = ["--job", job.job.key] if job is not None else [f"pid:{pids}"]
+    main([command, *which, *(["--rank", ranks] if ranks else [])])
 
 
 def _job_of(session: Session) -> FoundJob | None:

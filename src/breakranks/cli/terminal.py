@@ -53,7 +53,10 @@ class Terminal:
         import readline
 
         readline.set_startup_hook(None)
-        termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
+        try:
+            termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
+        except termios.error:
+            pass
 
     def completing(self, words: Callable[[str], list[str]]) -> None:
         import readline
@@ -92,6 +95,8 @@ class Terminal:
             return "" if line.endswith("\x03") else self._remember(line) or "\n"
         except EOFError:
             print()
+            return None
+        except (OSError, termios.error):  # the terminal has gone, or is another's by now
             return None
         except KeyboardInterrupt:
             print()

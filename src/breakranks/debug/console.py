@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from breakranks.debug.answers import Folded, fold
+from breakranks.debug.answers import Answer, Folded, fold
 from breakranks.debug.link import Message
 from breakranks.debug.session import Event, Pending, Session
 from breakranks.debug.waiting import Wait, waits_of
@@ -116,7 +116,13 @@ class Console:
         """What has happened since the last prompt, unasked."""
         self.session.drain()
         events = self.session.take_events()
-        last: dict[int, Event] = {event.rank: event for event in events}
+        said: dict[int, str] = {}
+        for event in events:
+            if event.what == "said":
+                said[event.rank] = said.get(event.rank, "") + event.text
+        if said:
+            yield fold(Answer(rank=rank, text=text) for rank, text in said.items())
+        last: dict[int, Event] = {event.rank: event for event in events if event.what != "said"}
         stopped = tuple(event.state for event in last.values() if event.what == "stopped")
         gone = RankSet(event.rank for event in events if event.what == "gone" and event.rank not in self.session.ranks)
         if gone:

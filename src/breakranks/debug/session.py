@@ -26,7 +26,7 @@ class Event(Struct, frozen=True, kw_only=True):
     """Something that happened to a rank while nobody asked: it stopped, went on, or ended."""
 
     rank: int
-    what: str  # "stopped", "running", "gone", "come"
+    what: str  # "stopped", "running", "gone", "said" (by the commands of a breakpoint)
     state: dict[str, Any]
     text: str = ""
 
@@ -182,6 +182,9 @@ class Session:
         event = message.get("event")
         if event in ("hello", "state", "where"):
             self._note(link, message)
+        elif event == "said":
+            text = str(message.get("text", ""))
+            self.events.append(Event(rank=link.rank, what="said", state=link.state, text=text))
         elif event == "answer":
             state = message.get("state")
             if isinstance(state, dict):

@@ -45,6 +45,10 @@ def _stopped(group: list[Mapping[str, Any]], look: Look) -> Iterator[Line]:
     yield [(who, "rank"), " ", (said, style), f", {place}"]
     if where.get("source"):
         yield ["  -> ", str(where["source"])]
+    # What pdb said besides the place: --Return--, or the commands of a breakpoint.
+    for line in str(state.get("text", "")).splitlines():
+        if not line.startswith(("> ", "-> ")):
+            yield [("  " + line, "dim")]
     thread = str(state.get("thread", ""))
     if thread and thread != "MainThread":
         yield [f"  in thread {thread}"]

@@ -77,16 +77,17 @@ class Agent:
         if os.getpid() != self.pid or self._ending:
             return
         self._ending = True
-        if self.console is not None:
-            self.console.ended(_CONSOLE_ENDS)
         self.wire.wake()
         self._thread.join(2.0)
+        self.wire.hang_up()
         # The entry stays while others are here: to those that hold for this rank it says that it will not come.
         self.watch.end()
         try:
             os.unlink(f"{self.path}/{self.pid}.sock")
         except OSError:
             pass
+        if self.console is not None:
+            self.console.ended(2.0)  # it must have left the terminal before a shell takes it back
         folder.sweep(self.path, last=True)
 
     def abandon(self) -> None:

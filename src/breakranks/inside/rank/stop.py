@@ -154,10 +154,28 @@ class RankPdb(pdb.Pdb):
         if self.agent.watch.off and not self.agent.watched and self._next is None:
             self.let_loose(frame)
             return
-        stop, self._next = self._next or self._stepped(), None
         shown = _innermost(traceback) if frame is None and isinstance(traceback, TracebackType) else frame
         if isinstance(traceback, BaseException) and frame is None:
             shown = _innermost(traceback.__traceback__)
+        self._sit(shown, lambda: super(RankPdb, self).interaction(frame, traceback))
+
+    def _cmdloop(self) -> None:
+        if self.seat.sits():
+            super()._cmdloop()
+        else:  # before 3.13 pdb comes here on its own, after the `commands` of a breakpoint
+            self._sit(self.curframe, super()._cmdloop)
+
+    def bp_commands(self, frame: FrameType) -> Any:
+        wanted = super().bp_commands(frame)
+        if not wanted:
+            text, _ = self._captured.take()
+            if text:
+                self.agent.wire.tell({"event": "said", "text": text})
+        return wanted
+
+    def _sit(self, shown: FrameType | None, body: Callable[[], None]) -> None:
+        """Be stopped, as the others and the consoles see it, for as long as ``body`` asks for lines."""
+        stop, self._next = self._next or self._stepped(), None
         stop.thread = threading.current_thread().name
         stop.where = where.place(shown)
         stop.inside = fsdp.inside_of(shown) if shown is not None else None
@@ -168,7 +186,7 @@ class RankPdb(pdb.Pdb):
             stop.notes = self.agent.timeouts.extend()
             if "mindspore" in sys.modules:
                 stop.notes.append(_MINDSPORE)
-            super().interaction(frame, traceback)
+            body()
         except Released as released:
             self.forget()
             if released.args[0] == GONE:

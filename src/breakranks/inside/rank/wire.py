@@ -66,6 +66,12 @@ class Wire:
             client.connection.close()
         self._selector.close()
 
+    def hang_up(self) -> None:
+        """The process ends: consoles see that now, and not when it has gone."""
+        self._listener.close()
+        for client in self.clients:
+            client.connection.close()
+
     # ---- from the agent's thread
 
     def turn(self, pause: float) -> None:

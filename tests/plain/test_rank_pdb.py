@@ -1,0 +1,93 @@
+"""pdb in a rank, asked over its socket: after an interrupt, and with commands on a breakpoint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from breakranks.debug.session import Session
+from breakranks.rankset import RankSet
+
+PROGRAM = Path(__file__).parent / "rank_pdb_program.py"
+RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "2123"}
+ONLY = RankSet([0])
+
+
+class Job:
+    """One rank that stops at once, and a session with it."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM)],
+            env={**os.environ, **RANK},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.session = Session()
+
+    def ask(self, line: str, *, interrupt: bool = False) -> str:
+        pending = self.session.start(line, ONLY)
+        if interrupt:
+            self.session.wait(lambda: False, 0.3)
+            self.session.ask({"do": "interrupt"}, ONLY)
+        assert self.session.wait(lambda: not pending.awaited, 20), f"{line} is not answered"
+        return pending.answers[0].text
+
+    def stops(self) -> None:
+        assert self.session.wait(lambda: bool(self.session.stopped), 20)
+
+    def ends(self) -> tuple[int, str]:
+        self.session.close(armed=True)
+        output, _ = self.process.communicate(timeout=20)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("BREAKRANKS_RUN", str(tmp_path))
+    made = Job()
+    try:
+        made.stops()
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+
+
+def test_a_rank_whose_evaluation_was_interrupted_steps_and_ends_as_ever(job: Job) -> None:
+    for _ in range(2):
+        assert "KeyboardInterrupt" in job.ask("p slow", interrupt=True)
+    assert job.ask("p 2") == "2\n"
+    # Over a call and into one: a look for an exception that was taken back spun there for ever, on 3.11.
+    assert "first = count(1)" in job.ask("n")
+    assert "def count" in job.ask("s")
+    assert "return sum" in job.ask("n")
+    assert "Return" in job.ask("r")
+    assert "second = count(2)" in job.ask("n")
+    job.ask("c")
+    # Not -2: a KeyboardInterrupt that leaves an eval of text marks the interpreter, caught or not.
+    assert job.ends() == (0, "RESULT 15\n")
+
+
+def test_commands_of_a_breakpoint_run_there_and_are_seen(job: Job) -> None:
+    """Before 3.13 pdb runs them, and its prompt after them, past the place where it else stops."""
+    line = next(at for at, text in enumerate(PROGRAM.read_text().splitlines(), 1) if "return sum" in text)
+    for text in (f"b {line}", "commands 1", "p start * 100", "end"):
+        job.ask(text)
+    job.ask("c")
+    job.stops()
+    assert job.session.state(0)["where"]["line"] == line
+    assert "100" in "".join(event.text for event in job.session.take_events())
+    for text in ("commands 1", "p start * 1000", "c"):
+        job.ask(text)
+    job.ask("c")
+    assert job.session.wait(lambda: not job.session.ranks, 20)
+    assert "2000" in "".join(event.text for event in job.session.events)
+    assert job.ends() == (0, "RESULT 15\n")
