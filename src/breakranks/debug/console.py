@@ -399,7 +399,7 @@ class Console:
         here = self.session.ranks
         unknown = ranks - here - (RankSet.span(0, self.session.world) if beyond else RankSet())
         if not ranks:
-            raise UsageError("that is no rank", f"Here: {here or 'nobody'}.")
+            raise UsageError("nobody is stopped", f"Here: {here or 'nobody'}; `interrupt` stops ranks that run.")
         if unknown:
             is_rank = unknown <= RankSet.span(0, self.session.world)
             why = (

@@ -6,6 +6,7 @@ that would start a collective on part of its group is refused, and leaving never
 
 from __future__ import annotations
 
+import io
 import pdb  # noqa: T100
 import pprint
 import reprlib
@@ -248,6 +249,8 @@ class RankPdb(pdb.Pdb):
 
     def onecmd(self, line: str) -> Any:
         ours, sys.stdout = sys.stdout, self._captured
+        # What asks a question here would ask the job's own terminal, and nobody sees it there.
+        stdin, sys.stdin = sys.stdin, io.StringIO()
         try:
             return super().onecmd(line)
         except KeyboardInterrupt:
@@ -255,6 +258,7 @@ class RankPdb(pdb.Pdb):
             self.error("interrupted")
             return None
         finally:
+            sys.stdin = stdin
             # The command may have set it to something of its own.
             if sys.stdout is self._captured:
                 sys.stdout = ours
@@ -342,6 +346,17 @@ class RankPdb(pdb.Pdb):
         return True
 
     do_q = do_exit = do_EOF = do_quit
+
+    def do_clear(self, arg: str) -> Any:
+        """cl(ear) N, FILE:LINE or all: without one pdb would ask whether it is meant."""
+        if not arg:
+            return self.error("say which: cl N, cl FILE:LINE, or cl all")
+        if arg.strip() != "all":
+            return super().do_clear(arg)
+        self.clear_all_breaks()
+        return self.message("Deleted all breakpoints")
+
+    do_cl = do_clear
 
     def do_run(self, arg: str) -> None:
         """run: a rank cannot be started again from here."""
