@@ -219,7 +219,12 @@ class Typed:
             if there and not ready:  # else it is being drawn anew
                 return
             assert ready and time.monotonic() < end, f"no prompt: {self.text}"
-            self.text += os.read(self._own, 65536).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+            try:
+                chunk = os.read(self._own, 65536)
+            except OSError:  # the console has left, as it should when the job has ended
+                assert "the job has ended" in self.text, self.text
+                return
+            self.text += chunk.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def test_one_rank_stops_and_the_others_are_held(training: Training) -> None:
