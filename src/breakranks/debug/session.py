@@ -196,6 +196,8 @@ class Session:
             self._replies[number][link.rank] = message
 
     def _note(self, link: Link, state: Message, *, quiet: bool = False) -> None:
+        if int(state.get("turn") or 0) < int(link.state.get("turn") or 0):
+            return  # overtaken on its way by what it became
         before, link.state = link.state, state
         world = state.get("world")
         if isinstance(world, int):

@@ -103,8 +103,10 @@ class Agent:
     def state(self) -> dict[str, Any]:
         """What a console is told of this rank."""
         seat = self.seat
+        turn = seat.turn  # before the rest: that is then at least as new
         stop = seat.stop
         found: dict[str, Any] = {
+            "turn": turn,
             "rank": self.me.rank,
             "world": self.me.world,
             "pid": self.pid,

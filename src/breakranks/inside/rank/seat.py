@@ -60,6 +60,7 @@ class Seat:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self._one = threading.Lock()
+        self.turn = 0  # how often somebody has sat down or stood up: what is told of it may overtake itself
         self.stop: Stop | None = None
         self.thread = 0  # ident of the thread that is, or was last, stopped
         self.tracing = False
@@ -96,6 +97,7 @@ class Seat:
         """The calling thread stops; a second one waits until the first has gone."""
         self._one.acquire()
         with self.changed:
+            self.turn += 1
             if stop.count:
                 self.origin = (stop.site, stop.count)
             self.stop = stop
@@ -107,6 +109,7 @@ class Seat:
         if not self.sits():
             return
         with self.changed:
+            self.turn += 1
             self.stop = None
             self.tracing = tracing
             self.evaluating = False
