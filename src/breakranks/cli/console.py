@@ -1,7 +1,8 @@
 """One prompt over the ranks that stopped at `breakranks.breakpoint()`: pdb in all of them, answers folded.
 
 Lines go to pdb in every rank of the focus, [0-3] in the prompt. `help` there lists what else it knows: focus, all,
-rank, ranks, go, hold, interrupt, stacks, why. Leaving it, however, lets every held rank go on.
+rank, ranks, go, hold, interrupt, stacks, why. When it quits, or is killed, every held rank goes on; a script (-c,
+--batch) leaves ranks as it found them.
 """
 
 from __future__ import annotations

@@ -76,8 +76,23 @@ class Watch:
 
     def publish(self, *, ended: bool = False) -> None:
         """Put up what this rank is at; ``ended``: that it will not come anywhere any more."""
+        with self._lock:  # made and put up in one: else an older entry could come after a newer one, and stay
+            entry = self._entry(ended)
+            if entry == self._published:
+                return
+            self._published = entry
+            if not self._agent.me.helper:
+                self.boards.publish(self._agent.me.rank, entry)
+                return
+            try:
+                folder.write(f"{self._agent.path}/{self._agent.name}.json", entry)
+            except OSError as error:
+                self.boards.lost = str(error)
+
+    def _entry(self, ended: bool) -> dict[str, Any]:
         agent, me, seat = self._agent, self._agent.me, self._agent.seat
-        entry = {
+        stop = seat.stop  # the other thread may take it away meanwhile
+        return {
             "rank": me.rank,
             "pid": agent.pid,
             "start": self._start,
@@ -88,25 +103,14 @@ class Watch:
             "helper": me.helper,
             "beat": self._beats,
             "debugging": seat.debugging,
-            "role": seat.stop.role if seat.stop is not None else "",
+            "role": stop.role if stop is not None else "",
             "origin": list(seat.origin),
             "counts": SITES.counts(),
             "stderr": output.standard_error(),
             "program": os.path.basename(sys.argv[0]) if sys.argv else "",
-            "where": seat.stop.where if seat.stop is not None else {},
+            "where": stop.where if stop is not None else {},
             "ended": ended,
         }
-        with self._lock:
-            if entry == self._published:
-                return
-            self._published = entry
-            if not me.helper:
-                self.boards.publish(me.rank, entry)
-                return
-            try:
-                folder.write(f"{agent.path}/{agent.name}.json", entry)
-            except OSError as error:
-                self.boards.lost = str(error)
 
     # ---- from the agent's thread
 
@@ -129,8 +133,9 @@ class Watch:
             self.publish()  # the counts: somebody may hold for this rank
         if self._agent.console is not None and self._agent.console.ended():
             self._agent.console = None
-            if seat.stop is not None and not self._agent.watched and not self.off:
-                terminal.say(self._agent, seat.stop)  # it ended before it came to us
+            left = seat.stop
+            if left is not None and not self._agent.watched and not self.off:
+                terminal.say(self._agent, left)  # it ended before it came to us
         stop = seat.stop
         if stop is not None:
             if not stop.spoken and stop.count:
