@@ -213,14 +213,19 @@ def check_where() -> dict[str, Any]:
     work = torch.ones(4)
 
     def look(name: str) -> None:
+        """Once the main thread stands in the call: before that, gloo may not have put away the call before it."""
         deadline = time.monotonic() + 20
+        before: list[where.Frame] = []
         while time.monotonic() < deadline:
-            got = where.collective_of(sys._current_frames().get(main or 0))
-            if got is not None:
+            frame = sys._current_frames().get(main or 0)
+            frames = where.frames_of(frame)
+            got = where.collective_of(frame)
+            if got is not None and frames == before and any("<lambda>" in one["function"] for one in frames):
                 seen[name] = got
-                seen["frames"] = where.frames_of(sys._current_frames().get(main or 0))
+                seen["frames"] = frames
                 break
-            time.sleep(0.01)
+            before = frames
+            time.sleep(0.1)
         store.set(f"seen {name}", "1")
 
     store = dist.distributed_c10d._get_default_store()
