@@ -287,7 +287,7 @@ def test_a_rank_in_a_loop_is_stopped_and_one_in_c_when_it_comes_back(place: Plac
         f"rank 1 is in blocked, console_program.py:{line_of('blocked')}; it stops when it comes back to Python"
     )
     table = console.ask("ranks").splitlines()
-    assert [line.split()[:2] for line in table] == [["0", "prompt"], ["1", "running"], ["2", "held"]]
+    assert [line.split()[:2] for line in table] == [["0", "prompt"], ["1", "blocked"], ["2", "held"]]
     assert table[1].endswith(at("blocked", "blocked"))
     # Asked twice is stopped once, at a line of its own.
     console.keys("interrupt 1\r")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -162,6 +163,21 @@ def test_a_sweep_reads_every_process_and_says_what_it_could_not() -> None:
     assert "Python" in found[not_python.pid].problem.what
     assert found[2**22 - 5].problem is not None
     assert "ended" in found[2**22 - 5].problem.what
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make a namespace")
+def test_threads_in_a_container_have_our_numbers() -> None:
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print(1); time.sleep(60)"
+    words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-u", "-c", code]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline()
+        pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+        (found,) = stacks.sweep([pid], locals=False).values()
+        assert sorted(thread.tid for thread in found.threads) == sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_only_allowed_locals_leave_the_process() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from breakranks.errors import SnapshotError
 from breakranks.snapshot import file as snapshot_file
 from breakranks.snapshot.file import HEADER_SIZE, MAGIC, is_snapshot, load, pack, save, unpack
+from breakranks.snapshot.inside import Inside, Item, Loader, Loop, Polled, Wait
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
     Call,
@@ -67,6 +68,14 @@ def example(ranks: int = 4) -> Snapshot:
                     sockets=(Socket(4, "tcp", "127.0.0.1:1", "127.0.0.1:2", "ESTABLISHED"),),
                     locks=(FileLock("/tmp/lock", "flock", 100, age=9.0),),
                     problems=(Problem("no native stack", "do this"),),
+                    inside=Inside(
+                        999.5,
+                        (Wait(1, "Lock", "self.lock", 2, "with", "fill", "/home/me/train.py", 7, "", (3,), ("x",)),),
+                        (Loop(1, "main", "/home/me/train.py", ("step",), (117,)),),
+                        (Polled(1, "/tmp/lock", "file"),),
+                        Loader(1, 3, 0, 200),
+                        Item(0, 3, (12, 13), 13),
+                    ),
                     children=(Process(200 + rank, 100 + rank, ("worker",)),),
                 ),
                 rank,
@@ -189,6 +198,11 @@ BROKEN = {
     "idle without end": (forged(with_thread(idle=float("inf"))), "not a number"),
     "deadline without end": (forged(with_thread(call=Call("poll", 1, float("nan")))), "not a number"),
     "start is not a number": (forged(with_process(started=float("nan"))), "not a number"),
+    "a visit at no time": (forged(with_process(inside=Inside(float("nan")))), "not a number"),
+    "loops that do not fit": (
+        forged(with_process(inside=Inside(loops=(Loop(1, "f", "x.py", ("a", "b"), (1,)),)))),
+        "more names than values",
+    ),
     "lock age": (forged(with_process(locks=(FileLock("x", "flock", 1, age=float("inf")),))), "age"),
     "frame out of range": (forged(msgspec.structs.replace(example(), stacks=((), (0, 77)))), "frame"),
     "frame before the start": (forged(msgspec.structs.replace(example(), stacks=((), (-1,)))), "frame"),

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"errors", "rankset", "snapshot"},
     "jobs": {"errors", "rankset", "snapshot", "observe"},
     "inside": {"errors", "rankset", "snapshot", "observe", "jobs"},
-    "debug": {"errors", "rankset", "inside"},
+    "debug": {"errors", "rankset", "observe", "jobs", "inside"},
     "reach": {"errors", "rankset", "snapshot", "observe", "jobs", "inside"},
     "explain": {"errors", "rankset", "snapshot"},
     "show": {"errors", "rankset", "snapshot", "explain", "debug"},

@@ -58,7 +58,8 @@ class Case:
     What `why` must say. `kinds` are the accepted ones, the best first; none means a healthy job: no verdict,
     exit status 0. `culprits` and `victims` list accepted rank sets, None leaves them open; `involved` is both
     together. `function` is what `where` may name. `mentions` are words that the summary must hold: `@file`
-    stands for what the job wrote into that file, `{folder}` for its folder. `sure`: a guess will not do.
+    stands for what the job wrote into that file, `{folder}` for its folder. `proof` are words that must be in its
+    evidence. `sure`: a guess will not do, `certain`: nothing less will.
     """
 
     name: str
@@ -81,7 +82,9 @@ class Case:
     involved: str | None = None
     function: tuple[str, ...] = ()
     mentions: tuple[str, ...] = ()
+    proof: tuple[str, ...] = ()
     sure: bool = True
+    certain: bool = False
 
     @property
     def starts(self) -> frozenset[int]:

@@ -6,6 +6,7 @@ from signal import SIGKILL, SIGSTOP, SIGUSR1
 
 from .case import Case, c_library, left_over, named_pipe
 from .expected_collectives import COLLECTIVES
+from .expected_inside import INSIDE
 
 BATON = "{folder}/extensions/fused_scale/lock"
 
@@ -654,6 +655,7 @@ CASES = (
         function=("download_weights",),
     ),
     *COLLECTIVES,
+    *INSIDE,
     # --- nothing is wrong ---
     Case(name="healthy_fast", busy="0-2"),
     Case(name="healthy_slow", busy="0-2"),
@@ -662,6 +664,7 @@ CASES = (
     Case(name="healthy_throttled", busy="0-2"),
     Case(name="healthy_evaluation", busy="0-2"),
     Case(name="healthy_threads", busy="0-2"),
+    Case(name="healthy_contention", launcher="shell", ranks=2, busy="0-1"),
     Case(name="healthy_startup", busy="0-2"),
     Case(name="healthy_mpi", launcher="mpirun", busy="0-2"),
     Case(name="healthy_plain", launcher="shell", ranks=4, busy="0-3"),

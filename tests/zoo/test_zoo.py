@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,10 @@ def test_why_explains_the_broken_job(case: Case) -> None:
             assert verdict["confidence"] != "guess", told(verdict)
         for word in case.mentions:
             assert needed(word, job) in verdict["summary"], told(verdict)
+        for word in case.proof:
+            assert any(needed(word, job) in line for line in verdict["evidence"]), told(verdict)
+        if case.certain:
+            assert verdict["confidence"] == "certain", told(verdict)
         assert verdict["evidence"], "a verdict comes with its proof"
         assert verdict["next"], "a verdict says what to do next"
         assert answer["findings"][0] == verdict
@@ -63,6 +68,31 @@ def test_why_leaves_the_healthy_job_alone(case: Case) -> None:
         assert status == 0, told(answer)
         assert answer["verdict"] is None
         assert ranks_of(answer["job"]["ranks"]) == case.starts - ranks_of(case.gone)
+
+
+@pytest.mark.slow
+def test_stacks_name_the_owner_of_a_lock_unless_they_stay_outside() -> None:
+    # GIVEN a rank that waits for a lock of its own, and one that works
+    with running(BY_NAME["lock_held_socket"]) as job:
+        pids = ",".join(map(str, job.pids.values()))
+
+        # WHEN
+        seen = {
+            options: breakranks("stacks", f"pid:{pids}", "--json", *options)[1]["classes"]
+            for options in ((), ("--no-inject",))
+        }
+        _, outside = breakranks("why", f"pid:{pids}", "--json", "--no-inject")
+
+        # THEN the owner is named; from outside it is not
+        assert {one["note"] for one in seen[()]} == {"", "waits for self.lock (Lock), held by refresher"}
+        assert {one["note"] for one in seen["--no-inject",]} == {""}
+        assert "self.lock" not in json.dumps(outside)
+        # and nothing of ours is left in the rank
+        assert not [name for name in threads_of(job.pids[1]) if "breakranks" in name]
+
+
+def threads_of(pid: int) -> list[str]:
+    return [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
 
 
 @pytest.mark.slow

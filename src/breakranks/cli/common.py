@@ -58,7 +58,7 @@ def add_no_inject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-inject",
         action="store_true",
-        help="run nothing inside the ranks: then their flight recorders, groups and call numbers are not known",
+        help="run nothing inside the ranks: then calls by number, groups, owners of locks and steps are not known",
     )
 
 
@@ -98,6 +98,23 @@ def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
     return select(find(getattr(args, "head_start", None)), args.job)
 
 
+def resolve_live(args: argparse.Namespace) -> FoundJob:
+    """The one job that a command is about; it must run here."""
+    from breakranks.jobs.targets import Pids, parse_target
+    from breakranks.snapshot.model import Snapshot
+
+    if args.target is not None and args.target != "local" and not isinstance(parse_target(args.target), Pids):
+        raise UsageError(
+            f"this needs a job that runs, and {args.target} is none",
+            "Leave the target out, or name its processes: pid:123,124",
+        )
+    job = resolve(args)
+    assert not isinstance(job, Snapshot)
+    if not job.ranks:
+        raise NoJobError("none of the job's ranks is here", "See: breakranks ps")
+    return job
+
+
 def load(path: str, key: str | None) -> Snapshot:
     """A snapshot from a file, if it is of the job that was asked for."""
     from breakranks.snapshot.file import load as load_file
@@ -110,7 +127,7 @@ def load(path: str, key: str | None) -> Snapshot:
 
 def chosen_ranks(text: str | None, here: Iterable[int], missing: Sequence[Missing] = ()) -> RankSet | None:
     """The ranks of ``--rank``, or None for all; a rank that this job does not have is an error."""
-    if text is None:
+    if text is None or text == "all":
         return None
     from breakranks.rankset import RankSet, ranks_text
 

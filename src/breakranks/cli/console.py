@@ -16,12 +16,16 @@ from breakranks.errors import BreakranksError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from breakranks.cli.terminal import Terminal
-    from breakranks.debug.console import Console, Outcome
+    from breakranks.debug.console import Console
+    from breakranks.debug.outcomes import Outcome
     from breakranks.debug.session import Session
     from breakranks.jobs.find import FoundJob
+    from breakranks.rankset import RankSet
+
+    Begin = Callable[[Session, Console], bool]
 
 EXAMPLES = """
 breakranks console                          the job on this machine that has stopped
@@ -35,10 +39,7 @@ breakranks console pid:4242                 the job of this process
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its name or its port")
-    parser.add_argument(
-        "-c", "--command", metavar="CMD", action="append", help="a command, as typed at the prompt; may be repeated"
-    )
-    parser.add_argument("--batch", metavar="FILE", help="commands from a file, a line each; - is standard input")
+    add_script(parser)
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
@@ -47,35 +48,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how long to wait for a first rank to stop (scripts: 60)",
     )
     parser.add_argument(
+        "--opened-by", metavar="PID", type=int, default=0, help="for our own use: the rank whose terminal this is"
+    )
+    common.add_output(parser, full="cut nothing")
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """``-c``, ``--batch`` and how long they wait."""
+    parser.add_argument(
+        "-c", "--command", metavar="CMD", action="append", help="a command, as typed at the prompt; may be repeated"
+    )
+    parser.add_argument("--batch", metavar="FILE", help="commands from a file, a line each; - is standard input")
+    parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=float,
         default=60.0,
         help="how long a script waits for a rank's answer (60)",
     )
-    parser.add_argument(
-        "--opened-by", metavar="PID", type=int, default=0, help="for our own use: the rank whose terminal this is"
-    )
-    common.add_output(parser, full="cut nothing")
 
 
 def run(args: argparse.Namespace) -> int:
     from breakranks.debug.session import Session
 
-    commands = _commands(args)
-    for name in ("timeout", "wait"):
-        value = getattr(args, name)
-        if value is not None and not 0 <= value < 1e9:
-            raise UsageError(f"--{name} {value} is no time to wait", "Give seconds, for example 60.")
+    commands = commands_of(args)
+    check_times(args)
     session = Session(args.job, _pids(args.target))
     if commands is None and not args.json and sys.stdin.isatty():
-        return _talk(session, args)
+        return talk(session, args)
     if commands is None:
         commands = [line.rstrip("\n") for line in sys.stdin]
-    return _script(session, commands, args)
+    return script(session, commands, args)
 
 
-def _commands(args: argparse.Namespace) -> list[str] | None:
+def check_times(args: argparse.Namespace) -> None:
+    for name in ("timeout", "wait"):
+        value = getattr(args, name, None)
+        if value is not None and not 0 <= value < 1e9:
+            raise UsageError(f"--{name} {value} is no time to wait", "Give seconds, for example 60.")
+
+
+def commands_of(args: argparse.Namespace) -> list[str] | None:
+    """The commands of a script; None where it is not one."""
     if args.command and args.batch:
         raise UsageError("-c and --batch together", "Put the commands into the file, or all of them into -c.")
     if args.command:
@@ -108,23 +122,18 @@ def _pids(target: str | None) -> list[int] | None:
 # ---- scripts
 
 
-def _script(session: Session, commands: list[str], args: argparse.Namespace) -> int:
-    from breakranks.debug.console import Console, Leave
-    from breakranks.debug.session import nobody
+def script(session: Session, commands: list[str], args: argparse.Namespace, begin: Begin | None = None) -> int:
+    """Do commands one after the other. ``begin`` stops ranks, or looks at them; without it they have stopped."""
+    from breakranks.debug.console import Console
+    from breakranks.debug.outcomes import Leave
 
-    wait = 60.0 if args.wait is None else args.wait
-    console = Console(session, interactive=False, patience=args.timeout)
-    armed = True
+    console = Console(session, interactive=False, patience=args.timeout, looks=begin is not None)
+    armed = begin is None  # ranks that somebody else stopped stay so
     try:
-        session.scan()
-        if not session.wait(lambda: bool(session.stopped), wait):
-            if not session.ranks:
-                raise nobody(session.job)
-            raise BreakranksError(
-                f"nobody has stopped in {wait:.0f} s", "`breakranks stacks` shows where the ranks are."
-            )
-        _settle(session)
-        session.take_events()
+        if begin is not None:
+            begin(session, console)
+        else:
+            _wait_for_stop(session, 60.0 if args.wait is None else args.wait)
         for line in commands:
             for outcome in console.expect(line):
                 _show(outcome, console, session, line, args)
@@ -139,6 +148,18 @@ def _script(session: Session, commands: list[str], args: argparse.Namespace) -> 
     finally:
         session.close(armed=armed)
     return 1 if console.failed else 0
+
+
+def _wait_for_stop(session: Session, wait: float) -> None:
+    from breakranks.debug.session import nobody
+
+    session.scan()
+    if not session.wait(lambda: bool(session.stopped), wait):
+        if not session.ranks:
+            raise nobody(session.job)
+        raise BreakranksError(f"nobody has stopped in {wait:.0f} s", "`breakranks stacks` shows where the ranks are.")
+    _settle(session)
+    session.take_events()
 
 
 def _settle(session: Session) -> None:
@@ -161,25 +182,25 @@ def _echo(line: str, console: Console, args: argparse.Namespace) -> None:
 # ---- a person
 
 
-def _talk(session: Session, args: argparse.Namespace) -> int:
+def talk(session: Session, args: argparse.Namespace, begin: Begin | None = None) -> int:
+    """A person at the prompt. ``begin`` stops ranks, or looks at them; without it they have stopped."""
     from breakranks.cli.terminal import Terminal
-    from breakranks.debug.console import Console, Stopped
+    from breakranks.debug.console import Console
 
-    with Terminal(opened=bool(args.opened_by)) as terminal:
-        stays = not args.opened_by  # in a rank's own terminal we leave when there is nothing to ask
-        console = Console(session, interactive=True, pressed=terminal.pressed, stays=lambda: stays)
+    opened = bool(getattr(args, "opened_by", 0))
+    with Terminal(opened=opened) as terminal:
+        stays = not opened  # in a rank's own terminal we leave when there is nothing to ask
+        console = Console(
+            session, interactive=True, pressed=terminal.pressed, stays=lambda: stays, looks=begin is not None
+        )
         terminal.completing(lambda text: _complete(session, console, text))
         armed = False
         try:
-            if not _first_stop(session, args):
+            if not (begin(session, console) if begin is not None else _begin_stopped(session, console, args)):
                 return 0
-            _settle(session)
-            session.take_events()
-            states = tuple(session.state(rank) for rank in session.stopped)
-            _show(Stopped(states=states), console, session, "", args)
             _say_others(session, args)
             while True:
-                if args.opened_by and not session.debugged:
+                if opened and not session.debugged:
                     armed = True  # nothing left to ask: the terminal is the job's again until the next stop
                     return 0
                 if not session.ranks:
@@ -194,9 +215,38 @@ def _talk(session: Session, args: argparse.Namespace) -> int:
             session.close(armed=armed)
 
 
+def _begin_stopped(session: Session, console: Console, args: argparse.Namespace) -> bool:
+    from breakranks.debug.outcomes import Stopped
+
+    if not _first_stop(session, args):
+        return False
+    _settle(session)
+    session.take_events()
+    states = tuple(session.state(rank) for rank in session.stopped)
+    _show(Stopped(states=states), console, session, "", args)
+    return True
+
+
+def show_standings(session: Session, ranks: RankSet, args: argparse.Namespace) -> None:
+    """Who is stopped, and where those are that are only looked at."""
+    from breakranks.show.seats import inspected_lines, stopped_lines
+
+    look = common.look(args)
+    common.show(stopped_lines([session.state(rank) for rank in ranks & session.stopped], look), look)
+    replies = session.ask({"do": "where"}, ranks - session.stopped)
+    common.show(inspected_lines(replies, look), look)
+    sys.stdout.flush()
+
+
+def do(line: str, console: Console, session: Session, args: argparse.Namespace) -> None:
+    """One line, as if typed."""
+    for outcome in console.execute(line):
+        _show(outcome, console, session, line, args)
+
+
 def _turn(console: Console, terminal: Terminal, args: argparse.Namespace) -> bool:
     """One prompt and what is typed there; False when the console is to end."""
-    from breakranks.debug.console import Leave
+    from breakranks.debug.outcomes import Leave
 
     session = console.session
     for outcome in console.news():
@@ -230,7 +280,7 @@ def _happened(console: Console) -> bool:
 
 def _do(console: Console, line: str) -> Iterator[Outcome]:
     """One line of a person's; what they got wrong is said, and the prompt comes back."""
-    from breakranks.debug.console import Notice
+    from breakranks.debug.outcomes import Notice
 
     try:
         yield from console.execute(line)
@@ -292,7 +342,7 @@ def _complete(session: Session, console: Console, text: str) -> list[str]:
 
 def _show(outcome: Outcome, console: Console, session: Session, line: str, args: argparse.Namespace) -> None:
     from breakranks.debug.answers import Folded
-    from breakranks.debug.console import Elsewhere, Notice, Standings, Stopped
+    from breakranks.debug.outcomes import Elsewhere, Notice, Standings, Stopped
 
     if args.json:
         _show_json(outcome, console, line)
@@ -323,7 +373,7 @@ def _show_json(outcome: Outcome, console: Console, line: str) -> None:
 
     from breakranks.debug.answers import Folded
     from breakranks.debug.answers_json import as_json
-    from breakranks.debug.console import Elsewhere, Notice, Standings, Stopped
+    from breakranks.debug.outcomes import Elsewhere, Notice, Standings, Stopped
 
     found: dict[str, object] = {"schema": 1, "command": line, "focus": str(console.focus)}
     match outcome:

@@ -27,6 +27,9 @@ COMMANDS = {
     "stacks": ("breakranks.cli.stacks", "what every rank is doing, folded into one tree"),
     "top": ("breakranks.cli.top", "the same, live: what moves and what stands"),
     "console": ("breakranks.cli.console", "one prompt over the ranks that stopped at breakranks.breakpoint()"),
+    "attach": ("breakranks.cli.attach", "into a running job that nobody prepared: look, stop, step, let go"),
+    "eval": ("breakranks.cli.eval", "one question to running ranks: what is EXPR there?"),
+    "probe": ("breakranks.cli.probe", "print what ranks have where they come by FILE:LINE, without stopping"),
     "snapshot": ("breakranks.cli.snapshot", "keep what can be seen of a job in one file"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 INTERVAL = 0.5
 PATIENCE = 15.0
 _NOT_INSIDE = Problem(
-    "the ranks' flight recorders were not read (--no-inject): numbers, sizes and members of collectives are not known",
+    "the ranks were not asked themselves (--no-inject): numbers, sizes and members of collectives, owners of locks and "
+    "steps are not known",
     "Leave --no-inject out to have them.",
 )
 _LONGEST_STEP = 1.0

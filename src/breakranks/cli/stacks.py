@@ -25,6 +25,7 @@ EXAMPLES = """
 breakranks stacks                       the job on this machine
 breakranks stacks --rank 0-3 --threads  every Python thread of four ranks
 breakranks stacks --native              C and C++ frames too
+breakranks stacks --inside              and at which step each rank is
 breakranks stacks --flat                one block a class, like py-spy
 breakranks stacks hang.brk --full       from a file, nothing cut
 breakranks stacks dumps/                where each rank made its newest call, from a folder of dumps
@@ -35,6 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_target(parser)
     parser.add_argument("--threads", action="store_true", help="every thread by its name, not the main one only")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too (slower)")
+    parser.add_argument(
+        "--inside", action="store_true", help="ask every rank at which step it is, not only those that wait for a lock"
+    )
+    common.add_no_inject(parser)
     parser.add_argument("--flat", action="store_true", help="one block a class, innermost frame first")
     common.add_output(parser, full="cut nothing: every frame, whole paths")
 
@@ -64,6 +69,8 @@ def head_start(args: argparse.Namespace) -> HeadStart | None:
 def run(args: argparse.Namespace) -> int:
     from breakranks.snapshot.model import Snapshot
 
+    if args.inside and args.no_inject:
+        raise UsageError("--inside and --no-inject exclude each other", "Leave one of them out.")
     target = common.resolve(args)
     ranks = common.ranks_of(target, args.rank)
     snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _look(target, ranks, args)
@@ -105,6 +112,8 @@ def _look(found: FoundJob, ranks: RankSet | None, args: argparse.Namespace) -> S
     begun: HeadStart | None = getattr(args, "head_start", None)
     with Session(found, ranks=ranks, details=False, head_start=begun) as session:
         session.sample(native=args.native)
+        if not args.no_inject:
+            session.visit(all_ranks=args.inside)
         return session.snapshot()
 
 

@@ -34,30 +34,29 @@ class Words:
 
     def __init__(self, configure: Callable[[Any], None]) -> None:
         self._options: dict[str, dict[str, Any]] = {}
-        self._names: list[str] = []
+        self._places: list[tuple[str, bool]] = []  # and whether it may be left out
         self._values: dict[str, Any] = {}
         configure(self)
 
     def add_argument(self, *names: str, **how: Any) -> None:
-        how["name"] = names[-1].lstrip("-").replace("-", "_")
+        how["name"] = how.get("dest") or names[-1].lstrip("-").replace("-", "_")
         self._values[how["name"]] = how.get("default", False if how.get("action") == "store_true" else None)
         if names[0].startswith("-"):
             self._options.update(dict.fromkeys(names, how))
         else:
-            self._names.append(how["name"])
+            self._places.append((how["name"], how.get("nargs") == "?"))
 
     def parse(self, words: list[str]) -> Any:
         values = dict(self._values)
-        places = iter(self._names)
+        given: list[str] = []
         left = iter(words)
         for word in left:
             name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
             how = self._options.get(name)
             if how is None:
-                place = next(places, None)
-                if place is None or word.startswith("-"):
+                if word.startswith("-"):
                     return None
-                values[place] = word
+                given.append(word)
             elif "action" in how:
                 if equals or how["action"] != "store_true":
                     return None
@@ -70,6 +69,13 @@ class Words:
                     values[how["name"]] = how.get("type", str)(value)
                 except ValueError:
                     return None
+        spare = len(given) - sum(not optional for _, optional in self._places)
+        if spare < 0 or len(given) > len(self._places):
+            return None
+        for name, optional in self._places:
+            if not optional or spare > 0:
+                values[name] = given.pop(0)
+                spare -= optional
         return Arguments(values)
 
 

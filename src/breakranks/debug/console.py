@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from msgspec import Struct
-
-from breakranks.debug.answers import Answer, Folded, fold
+from breakranks.debug.answers import Answer, fold
 from breakranks.debug.link import Message
+from breakranks.debug.outcomes import NEW_LINE, Elsewhere, Leave, Notice, Outcome, Standing, Standings, Stopped
+from breakranks.debug.sentences import are, them, they_come, they_stop, verb
 from breakranks.debug.session import Event, Pending, Session
 from breakranks.debug.waiting import Wait, waits_of
-from breakranks.debug.words import HELP, Word, parse
+from breakranks.debug.words import ARMING, HELP, STEPS, Word, parse
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet, ranks_text
 
@@ -22,53 +22,6 @@ _LOOK = 0.7  # seconds without an answer after which we look where a rank is
 _AGAIN = 2.0
 _COMING = 10.0  # seconds that it waits for the rank that others hold for
 _ARRIVAL = 3.0  # seconds that a script waits for ranks of the job that it has not seen yet
-
-
-class Notice(Struct, frozen=True, kw_only=True):
-    """A sentence about the job. ``style`` as in show: "", "warn", "bad", "dim"."""
-
-    text: str
-    style: str = ""
-
-
-_NEW_LINE = Notice(text="\n")  # the terminal has shown ^C, and stands behind it
-
-
-class Standing(Struct, frozen=True, kw_only=True):
-    """Where one rank is, for the table of ``ranks``."""
-
-    rank: int
-    state: Message
-    frames: tuple[Message, ...] = ()
-
-
-class Standings(Struct, frozen=True, kw_only=True):
-    """Where everyone is. ``absent``: ranks of the job that cannot be reached from here."""
-
-    rows: tuple[Standing, ...]
-    absent: RankSet
-
-
-class Stopped(Struct, frozen=True, kw_only=True):
-    """Ranks that have come to a stop, with what each says of it."""
-
-    states: tuple[Message, ...]
-
-
-class Elsewhere(Struct, frozen=True, kw_only=True):
-    """A command of the whole tool that is wanted from inside: ``why`` or ``stacks``."""
-
-    command: str
-    ranks: RankSet
-
-
-class Leave(Struct, frozen=True, kw_only=True):
-    """The console is to end; ``kill``: and the job with it."""
-
-    kill: bool = False
-
-
-Outcome = Notice | Standings | Stopped | Elsewhere | Leave | Folded
 
 
 class Console:
@@ -82,6 +35,7 @@ class Console:
         patience: float = 60.0,
         pressed: Callable[[], bool] = lambda: False,
         stays: Callable[[], bool] = lambda: True,
+        looks: bool = False,
     ) -> None:
         self.session = session
         self.interactive = interactive
@@ -89,9 +43,11 @@ class Console:
         self._patience = patience
         self._pressed = pressed
         self._stays = stays  # whether to wait for the next stop, once everything runs
+        self._looks = looks  # whether ranks that are not stopped are asked too
         self._chosen: RankSet | None = None
         self._shown: tuple[Wait, ...] = ()
         self._told_absent = False
+        self._sent = False  # a script has sent ranks to a breakpoint, and not waited for them yet
         self.repeated = ""  # the last line for pdb: what an empty line stands for
 
     # ---- the focus
@@ -102,15 +58,18 @@ class Console:
         session = self.session
         if self._chosen is not None:
             return self._chosen
+        if self._looks:
+            return session.ranks
         return (session.stopped - session.held) or session.stopped or session.debugged or session.ranks
 
     @property
     def prompt(self) -> str:
         focus = self.focus
         running = focus - self.session.stopped
+        what = "inspected" if self._looks else "running"
         if running == focus:
-            return f"[{focus} running] > " if focus else "[nobody] > "
-        return f"[{focus}] > " if not running else f"[{focus}; {running} running] > "
+            return f"[{focus} {what}] > " if focus else "[nobody] > "
+        return f"[{focus}] > " if not running else f"[{focus}; {running} {what}] > "
 
     def news(self) -> Iterator[Outcome]:
         """What has happened since the last prompt, unasked."""
@@ -135,7 +94,9 @@ class Console:
     def expect(self, line: str) -> Iterator[Outcome]:
         """In a script, before a line: wait for those that it is meant for. A person types slower than ranks arrive."""
         word = parse(line, self.focus)
-        if word.name == "pdb":
+        if word.name == "pdb" and self._looks:
+            self._await_breakpoint(word.rest)
+        elif word.name == "pdb":
             yield from self._gather(word)
 
     def execute(self, line: str) -> Iterator[Outcome]:
@@ -165,16 +126,33 @@ class Console:
         self._chosen = wanted
         running = wanted - self.session.stopped
         if running:
-            yield Notice(text=f"{_are(running, 'running')}: `interrupt {running}` stops {_them(running)}", style="dim")
+            yield Notice(text=f"{are(running, 'running')}: `interrupt {running}` stops {them(running)}", style="dim")
 
     def _do_pdb(self, word: Word) -> Iterator[Outcome]:
         ranks = word.ranks if word.ranks is not None else self.focus
         if word.everyone:
-            ranks = self.session.stopped
+            ranks = self.session.ranks if self._looks else self.session.stopped
         ranks = self._known(ranks)
         if not word.rest:
             raise UsageError("there is no command for them", "For example: all p loss, rank 3 w")
+        if word.ranks is None and word.rest.split()[0] in STEPS:
+            ranks = ranks & self.session.stopped or ranks  # those that are only looked at cannot step
         yield from self._run(word.rest, ranks)
+
+    def _do_wait(self, word: Word) -> Iterator[Outcome]:
+        """Until somebody stops: for scripts that have set a breakpoint."""
+        if word.rest and not word.rest.isdigit():
+            raise UsageError(f"{word.rest!r} is no number of seconds", "For example: wait 60")
+        came = self.session.wait(lambda: bool(self.session.stopped), float(word.rest or self._patience))
+        self.failed = self.failed or not came
+        if not came:
+            yield Notice(text="nobody has stopped", style="warn")
+        self.session.wait(lambda: self.session.debugged <= self.session.stopped, 0.5)
+        self._sent = False
+        self._drop_events(self.session.stopped, "stopped")
+        yield from self.news()
+        if came:
+            yield Stopped(states=tuple(self.session.state(rank) for rank in self.session.stopped))
 
     def _do_go(self, word: Word) -> Iterator[Outcome]:
         everyone = not word.rest or word.rest == "all"
@@ -192,10 +170,10 @@ class Console:
         stuck = stopped & self.session.unmoved(before)
         gone = stopped - stuck
         if gone:
-            yield Notice(text=f"{_verb(gone, 'goes', 'go')} on")
+            yield Notice(text=f"{verb(gone, 'goes', 'go')} on")
         if stuck:
             yield Notice(
-                text=f"{_are(stuck, 'busy')} with what was asked before, and will go on after it; `interrupt` ends it",
+                text=f"{are(stuck, 'busy')} with what was asked before, and will go on after it; `interrupt` ends it",
                 style="warn",
             )
 
@@ -210,12 +188,19 @@ class Console:
             ranks = self._known(self._named(word.rest))
         else:
             ranks = self.session.ranks if hold else self.focus
+        if not ranks:
+            yield Notice(text="nobody is here any more", style="warn")
+            return
         busy = ranks & self.session.in_state("busy")
         running = ranks - self.session.stopped
         if not busy and not running:
-            yield Notice(text=f"{_are(ranks, 'stopped')} already", style="dim")
+            yield Notice(text=f"{are(ranks, 'stopped')} already", style="dim")
             return
-        self.session.ask({"do": "interrupt", "hold": hold}, busy | running)
+        replies = self.session.ask({"do": "interrupt", "hold": hold}, busy | running)
+        refused = {rank: str(reply["why"]) for rank, reply in replies.items() if reply.get("why")}
+        for rank, why in refused.items():
+            yield Notice(text=f"rank {rank} cannot be stopped: {why}", style="warn")
+        running -= RankSet(refused)
         patience = min(self._patience, 5.0)
 
         def settled() -> bool:
@@ -226,13 +211,13 @@ class Console:
         yield from self.news()
         late = (running - self.session.stopped) & self.session.ranks
         for wait in self._waits(late):
-            yield Notice(text=f"{wait.text}; {_they_stop(wait.ranks)} when {_they_come(wait.ranks)} back to Python")
+            yield Notice(text=f"{wait.text}; {they_stop(wait.ranks)} when {they_come(wait.ranks)} back to Python")
             late -= wait.ranks
         if late:
-            yield Notice(text=f"{_are(late, 'in C')}; {_they_stop(late)} when {_they_come(late)} back to Python")
+            yield Notice(text=f"{are(late, 'in C')}; {they_stop(late)} when {they_come(late)} back to Python")
         still = busy & self.session.in_state("busy")
         if still:
-            yield Notice(text=f"{_verb(still, 'does', 'do')} not end what was asked: it is in C", style="warn")
+            yield Notice(text=f"{verb(still, 'does', 'do')} not end what was asked: it is in C", style="warn")
 
     def _do_ranks(self, word: Word) -> Iterator[Outcome]:
         replies = self.session.ask({"do": "where"}, self.session.ranks)
@@ -277,6 +262,18 @@ class Console:
             session.wait(lambda: bool(session.stopped), self._patience)
             session.wait(lambda: not self._expected(), min(self._patience, _COMING))
 
+    def _await_breakpoint(self, line: str) -> None:
+        """A script has sent ranks to a breakpoint: a line that sets no other is for when they are there."""
+        session = self.session
+        if line.split()[:1] in ARMING:
+            self._sent = True
+            return
+        if not self._sent or self.failed or session.debugged <= session.stopped:
+            return
+        self._sent = False
+        session.wait(lambda: bool(session.stopped), self._patience)
+        session.wait(lambda: session.debugged <= session.stopped, 0.5)  # the others come at the same moment
+
     def _expected(self) -> bool:
         """Whether all that are stopped hold for ranks that may still come here."""
         session = self.session
@@ -288,19 +285,20 @@ class Console:
         return bool((awaited & RankSet.span(0, session.world)) - session.stopped)
 
     def _run(self, line: str, ranks: RankSet) -> Iterator[Outcome]:
-        if not self.interactive and ranks - self.session.stopped:
+        if not self.interactive and not self._looks and ranks - self.session.stopped:
             self.session.wait(lambda: ranks & self.session.ranks <= self.session.stopped, self._patience)
             self._drop_events(ranks, "stopped")
         running = (ranks - self.session.stopped) & self.session.ranks
-        if running:
+        if running and not self._looks and line.split()[:1] not in ARMING:
             self.failed = self.failed or not self.interactive
-            yield Notice(text=f"{_are(running, 'running')}: `interrupt {running}` stops {_them(running)}", style="warn")
-        taking = ranks & self.session.stopped
+            yield Notice(text=f"{are(running, 'running')}: `interrupt {running}` stops {them(running)}", style="warn")
+        looks = self._looks or line.split()[:1] in ARMING
+        taking = ranks & (self.session.ranks if looks else self.session.stopped)
         if not taking:
             return
         before = self.session.stops()
         held = self.session.held
-        pending = self.session.start(line, taking)
+        pending = self.session.start(line, taking, look=looks)
         yield from self._await(pending)
         late = RankSet(pending.awaited)
         answers = list(pending.answers.values())
@@ -314,9 +312,9 @@ class Console:
         if shown:
             yield fold(shown)
         if gone:
-            yield Notice(text=f"{_verb(gone, 'has', 'have')} ended", style="warn")
+            yield Notice(text=f"{verb(gone, 'has', 'have')} ended", style="warn")
         if late:
-            yield Notice(text=f"{_are(late, 'not back yet')}; `interrupt {late}` stops {_them(late)}", style="dim")
+            yield Notice(text=f"{are(late, 'not back yet')}; `interrupt {late}` stops {them(late)}", style="dim")
         if went:
             yield from self._went(went, RankSet(pending.tracing), held, before)
 
@@ -326,17 +324,18 @@ class Console:
         session.wait(lambda: not (held & session.unmoved(before)), 0.1 if tracing else 1.0)
         self._drop_events(went | held, "running")
         followed = held - session.unmoved(before) - went
+        self._sent = bool(tracing)
         if tracing:
             yield Notice(
-                text=f"{_verb(tracing, 'runs', 'run')} to {'its' if len(tracing) == 1 else 'their'} breakpoints"
+                text=f"{verb(tracing, 'runs', 'run')} to {'its' if len(tracing) == 1 else 'their'} breakpoints"
             )
         if went - tracing:
-            yield Notice(text=f"{_verb(went - tracing, 'goes', 'go')} on")
+            yield Notice(text=f"{verb(went - tracing, 'goes', 'go')} on")
         if followed:
-            yield Notice(text=f"{_verb(followed, 'goes', 'go')} on too, held until now", style="dim")
+            yield Notice(text=f"{verb(followed, 'goes', 'go')} on too, held until now", style="dim")
         left = session.unmoved(before) - went
         if left:
-            yield Notice(text=f"{_are(left, 'still stopped')}: `go` lets all run", style="warn")
+            yield Notice(text=f"{are(left, 'still stopped')}: `go` lets all run", style="warn")
         elif self.interactive:
             yield from self._until_next()
 
@@ -348,7 +347,7 @@ class Console:
             try:
                 session.wait(lambda: bool(session.stopped) or not session.ranks or self._pressed(), 1e9)
             except KeyboardInterrupt:
-                yield _NEW_LINE
+                yield NEW_LINE
         if session.stopped:
             session.wait(lambda: session.stopped == session.ranks, 0.15)  # the others come at the same moment
         yield from self.news()
@@ -362,7 +361,7 @@ class Console:
                 if self.session.wait(lambda: not pending.awaited or self._pressed(), 0.2):
                     return
             except KeyboardInterrupt:
-                yield _NEW_LINE
+                yield NEW_LINE
                 return
             now = time.monotonic()
             if now - looked < (_LOOK if looked == pending.began else _AGAIN):
@@ -407,7 +406,7 @@ class Console:
                 if is_rank
                 else f"The job has {self.session.world} ranks."
             )
-            raise UsageError(f"{_are(unknown, 'not here')}", f"{why} Here: {here or 'nobody'}.")
+            raise UsageError(f"{are(unknown, 'not here')}", f"{why} Here: {here or 'nobody'}.")
         return ranks
 
     def _drop_events(self, ranks: RankSet, what: str) -> None:
@@ -418,23 +417,3 @@ class Console:
 def _frames(reply: Message) -> tuple[Message, ...]:
     frames = reply.get("frames")
     return tuple(one for one in frames if isinstance(one, dict)) if isinstance(frames, list) else ()
-
-
-def _are(ranks: RankSet, what: str) -> str:
-    return f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {what}"
-
-
-def _verb(ranks: RankSet, one: str, many: str) -> str:
-    return f"{ranks_text(ranks)} {one if len(ranks) == 1 else many}"
-
-
-def _them(ranks: RankSet) -> str:
-    return "it" if len(ranks) == 1 else "them"
-
-
-def _they_stop(ranks: RankSet) -> str:
-    return "it stops" if len(ranks) == 1 else "they stop"
-
-
-def _they_come(ranks: RankSet) -> str:
-    return "it comes" if len(ranks) == 1 else "they come"

@@ -28,6 +28,7 @@ class Found(Struct, frozen=True, kw_only=True):
     debugging: bool
     program: str = ""
     place: str = ""
+    attached: bool = False  # brought there by somebody, and gone with them
 
 
 def find_agents() -> list[Found]:

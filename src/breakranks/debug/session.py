@@ -47,12 +47,21 @@ class Pending(Struct, kw_only=True):
 class Session:
     """One job, by name or by some of its processes. Ranks come into it as they reach their first breakpoint."""
 
-    def __init__(self, job: str | None = None, pids: Iterable[int] | None = None, *, watch: bool = False) -> None:
+    def __init__(
+        self,
+        job: str | None = None,
+        pids: Iterable[int] | None = None,
+        *,
+        watch: bool = False,
+        agents: Iterable[Found] | None = None,
+    ) -> None:
         self.job = job
+        self._agents = None if agents is None else list(agents)  # those of a job that was attached to: no others come
         self._pids = None if pids is None else frozenset(pids)
         self._watch = watch
         self.links: dict[int, Link] = {}  # by rank
         self.events: list[Event] = []
+        self.hits: list[tuple[int, Message]] = []  # of probes, as they came
         self._numbers = itertools.count(1)
         self._replies: dict[int, dict[int, Message]] = {}
         self._pending: Pending | None = None
@@ -65,6 +74,11 @@ class Session:
     def scan(self) -> None:
         """Connect to the agents that are new. The first of a job decides which job it is."""
         self.scanned = time.monotonic()
+        if self._agents is not None:
+            agents, self._agents = self._agents, []
+            for found in agents:
+                self._meet(found)
+            return
         here = find_agents()
         if self.job is None:
             self.job = _only_job([one for one in here if self._pids is None or one.pid in self._pids])
@@ -182,6 +196,8 @@ class Session:
         event = message.get("event")
         if event in ("hello", "state", "where"):
             self._note(link, message)
+        elif event == "probe":
+            self.hits.append((link.rank, message))
         elif event == "said":
             text = str(message.get("text", ""))
             self.events.append(Event(rank=link.rank, what="said", state=link.state, text=text))
@@ -233,8 +249,11 @@ class Session:
 
     # ---- asking
 
-    def start(self, line: str, ranks: RankSet) -> Pending:
-        """Send a line to ranks, all at once; the answers come into what is returned, as long as somebody polls."""
+    def start(self, line: str, ranks: RankSet, *, look: bool = False) -> Pending:
+        """Send a line to ranks, all at once; the answers come into what is returned, as long as somebody polls.
+
+        ``look``: also to those that are not stopped, for what can be answered without.
+        """
         number = next(self._numbers)
         here = ranks & self.ranks
         self._pending = Pending(
@@ -248,7 +267,7 @@ class Session:
             began=time.monotonic(),
         )
         for rank in here:
-            self.links[rank].send({"do": "run", "id": number, "line": line, "takers": str(here)})
+            self.links[rank].send({"do": "run", "id": number, "line": line, "takers": str(here), "look": look})
         return self._pending
 
     def ask(self, message: Message, ranks: RankSet, seconds: float = 2.0) -> dict[int, Message]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from breakranks.explain import inside
 from breakranks.explain.activity import Reader
 from breakranks.explain.collectives import say
 from breakranks.explain.collectives.ledger import Ledger, Wait
@@ -52,6 +53,7 @@ class Case:
         self.snapshot = snapshot
         self.reader = Reader(snapshot, table)
         self.ranks: dict[int, Rank] = {rank.rank: rank for rank in snapshot.ranks}
+        self.spoke = inside.spoken(snapshot)
         self.looks = _looks(snapshot, self.reader)
         self.seen = RankSet(self.ranks)
         self.gone = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason in ("exited", "absent")))
@@ -146,7 +148,7 @@ class Case:
         if one.activity.word in PEER:
             return shared
         # What a rank that waits for no rank does is judged with its helpers and its motion.
-        return *shared, one.moved, one.still, helpers_key(one.process)
+        return *shared, one.moved, one.still, helpers_key(one.process), inside.key(one.process)
 
     def _node(self, ranks: RankSet) -> Node:
         one = self.look_of(ranks)

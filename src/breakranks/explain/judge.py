@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from breakranks.explain import words
 from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.collectives.judge import explain_dumps, is_of_dumps
+from breakranks.explain.inside import note, progress
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
 from breakranks.explain.rules import collectives, deadlock, missing, reason_for, starting
@@ -24,6 +27,7 @@ _AFTER_MOVE = 8.0
 _WEAK_ALONE = frozenset(
     {"socket-wait", "blocked-io", "subprocess-wait", "data-loading", "lock-held", "thread-deadlock"}
 )
+_DEADLOCK = ("thread-deadlock", CERTAIN)  # each lock's owner is known: no healthy job does that
 
 
 def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
@@ -42,7 +46,9 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
         return _starting(*begun, classes)
     proposals = [_in_motion(case, one) for one in _propose(case)]
     looks = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)
-    held = [one for one in proposals if _standing(case, one) >= one.needs and looks >= one.samples]
+    held = [
+        _with_progress(case, one) for one in proposals if _standing(case, one) >= one.needs and looks >= one.samples
+    ]
     if held:
         best = max(held, key=lambda one: _rank(case, one))
         findings = _findings(case, best, held)
@@ -59,6 +65,14 @@ def _starting(one: Proposal, stood: float, classes: tuple[Class, ...]) -> Diagno
     if stood >= one.needs:
         return Diagnosis(one.finding, (one.finding,), classes)
     return Diagnosis(None, (), classes, False, one.needs - stood, one.finding.summary)
+
+
+def _with_progress(case: Case, one: Proposal) -> Proposal:
+    """The same, with how far its ranks have come in their loops, where they themselves have said it."""
+    said = progress(case.spoke, one.culprits, one.victims)
+    if not said:
+        return one
+    return one._replace(finding=replace(one.finding, evidence=(*one.finding.evidence, said)))
 
 
 def _in_motion(case: Case, one: Proposal) -> Proposal:
@@ -89,7 +103,7 @@ def _propose(case: Case) -> list[Proposal]:
             continue
         if not waiting and (reason.kind in _ONLY_WITH_VICTIMS or not reason.alone):
             continue
-        if not waiting and reason.kind in _WEAK_ALONE:
+        if not waiting and reason.kind in _WEAK_ALONE and (reason.kind, reason.confidence) != _DEADLOCK:
             reason = reason._replace(needs=max(reason.needs, SLOW))
         key = (reason.kind, node.look.activity.about, reason.where)
         ranks, first = by_cause.get(key, (RankSet(), reason))
@@ -172,4 +186,5 @@ def _class(case: Case, alike: list[Node]) -> Class:
         one.moved or (one.busy >= 0.05 and one.activity.word not in PEER),
         case.stands(ranks),
         words.where(one.where),
+        note(case.spoke, ranks),
     )

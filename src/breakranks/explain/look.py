@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from breakranks.explain import inside
 from breakranks.explain.activity import Activity, Reader
 from breakranks.explain.meanings import PEER
 from breakranks.snapshot.code import is_own
@@ -92,6 +93,7 @@ def evidence_key(process: Process) -> object:
         parts.append(tuple((lock.path, lock.holder, lock.kind) for lock in process.locks))
     if process.children:
         parts.append(helpers_key(process))
+    parts.append(inside.key(process))
     return tuple(parts)
 
 
@@ -145,7 +147,7 @@ def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset
         return Look(process, Activity("unknown"), None, None, (), 0.0, False, False, 0.0)
     deep = _deepest(process.samples, sample)
     threads = tuple((thread, reader.read(process, deep, thread)) for thread in deep.threads if _worth(thread, deep))
-    thread, activity, via = _choose(threads, prefer)
+    thread, activity, via = _choose(process, threads, prefer)
     if via is not None and via.word == "sleep" and _walks(process.samples):
         thread, activity, via = *threads[0], None  # its main thread gets on: what the other one waits for can wait
     if thread is None:
@@ -185,7 +187,19 @@ def _deepest(samples: tuple[Sample, ...], last: Sample) -> Sample:
     return replace(last, threads=tuple(merged))
 
 
+def _tells(others: tuple[inside.Step, ...]) -> bool:
+    """Whether a chain leads to another thread that does something."""
+    return bool(others) and others[-1].wait is None and others[-1].activity.word not in _PASSIVE
+
+
+def goes_on(process: Process, tid: int) -> bool:
+    """Whether a thread was seen in different places, or ran where nothing of ours touched it."""
+    seen = [(sample, thread) for sample in process.samples for thread in sample.threads if thread.tid == tid]
+    return len({thread.stack for _, thread in seen}) > 1 or any(_woken(seen))
+
+
 def _choose(
+    process: Process,
     threads: tuple[tuple[Thread, Activity], ...],
     prefer: frozenset[str],
 ) -> tuple[Thread | None, Activity, Activity | None]:
@@ -201,6 +215,13 @@ def _choose(
         busy = next(((t, a) for t, a in threads[1:] if a.word in PEER), None)
         return (*busy, activity) if busy is not None else (main, activity, None)
     if activity.word not in ("thread-wait", "exit", "event-loop", "unknown"):
+        return main, activity, None
+    chain = inside.follow(process, threads, main.tid)
+    if chain is not None and (chain.back is not None or _tells(chain.steps[1:])):
+        # The process itself has said for whom it waits.
+        end = chain.end
+        if chain.back is None and (end.activity.word in (*PEER, "prompt", "held") or chain.joins):
+            return end.thread, end.activity, activity
         return main, activity, None
     others = [(t, a) for t, a in threads[1:] if a.word not in _PASSIVE]
     if activity.op not in _JOINS:

@@ -45,6 +45,8 @@ class Class(Struct, frozen=True):
     moving: bool = False
     idle: float | None = None
     where: Where | None = None
+    # What all of them said of themselves: whose lock they wait for, at which step they are.
+    note: str = ""
 
 
 class Diagnosis(Struct, frozen=True):

@@ -103,6 +103,14 @@ class Channel:
         if os.geteuid() != self._owner.uid:
             os.fchown(handle, self._owner.uid, self._owner.gid)
 
+    def taken(self) -> bool:
+        """Whether our code has begun there."""
+        try:
+            os.stat(_TAKEN, dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
     def answer(self) -> bytes | None:
         """None: not yet. Failed: our code raised there."""
         try:

@@ -56,11 +56,13 @@ def ask_many(
     arguments: Mapping[str, object] = _NOTHING,
     *,
     deadline: float = 5.0,
+    each: Mapping[int, Mapping[str, object]] | None = None,
     gil_held: Mapping[int, str] | None = None,
     dog: Watchdog | None = None,
 ) -> dict[int, bytes | InsideError]:
-    """The answers of many processes, all within one deadline."""
+    """The answers of many processes, all within one deadline. ``each``: what single ones are told besides."""
     asked = _Asked(list(dict.fromkeys(pids)), channel.payload(payload), arguments, deadline, gil_held or {}, dog)
+    asked.each = each or {}
     # In an OS thread of its own: when that ends, in whatever way, the kernel lets go of all that it held.
     thread = threading.Thread(target=asked.run, name="breakranks-ask")
     thread.start()
@@ -111,6 +113,7 @@ class _Asked:
         self.deadline = deadline
         self.gil_held = gil_held
         self.dog = dog
+        self.each: Mapping[int, Mapping[str, object]] = {}
         self.stop = threading.Event()
         self.answers: dict[int, bytes | InsideError] = {}
         self.error: BaseException | None = None
@@ -151,7 +154,8 @@ class _Asked:
         self._lock(one)
         one.target = target.read(pid)
         one.threads = set(os.listdir(f"/proc/{pid}/task"))
-        one.channel = Channel(pid, target.owner(pid), self.text, self.arguments, self.limit)
+        arguments = {**self.arguments, **self.each.get(pid, {})}
+        one.channel = Channel(pid, target.owner(pid), self.text, arguments, self.limit)
         visit = entry.enter(one.target, one.channel.source, lambda: _by_python_itself(one))
         one.visits += [] if visit is None else [visit]
         one.next_try = time.monotonic() + _AGAIN
@@ -230,14 +234,20 @@ class _Asked:
             return Refused(f"process {one.pid} could not start a thread: {os.strerror(abs(came_of_it))}")
         if state.process_state(one.pid) == "T":
             return Late(f"process {one.pid} was stopped before it answered", f"kill -CONT {one.pid}, and ask again.")
+        if one.channel is not None and one.channel.taken():
+            return Late(
+                f"process {one.pid} has not answered in {self.deadline:g} s: what was asked is still being done "
+                "there, by a thread of ours that ends when it returns"
+            )
         why = "; its main thread does not come back to Python" if last is None or last.pending else ""
         holder = _gil_holder(one.pid)
         if holder:
             why = f": thread {holder} holds the GIL, and no other Python can run"
-        return Late(
+        what = (
             f"process {one.pid} did not answer in {self.deadline:g} s{why}. The question is withdrawn: a thread of "
             "ours that still waits there ends by itself, without doing anything, once it can run"
         )
+        return Late(what, "See its native stack: breakranks stacks --native") if holder else Late(what)
 
     def _finish(self, one: _Open) -> None:
         try:
@@ -285,12 +295,15 @@ def _name(pid: int, tid: str) -> str:
 
 
 def _gil_holder(pid: int) -> str:
-    """The thread that holds the GIL, if it holds it still a moment later."""
+    """The thread that holds the GIL, if it holds it still a moment later and has not moved: one in a loop lets go."""
     from breakranks.observe import stacks
 
-    names = []
+    looks = []
     for _ in range(2):
         found = stacks.sweep([pid], locals=False, deadline=2.0).get(pid)
-        holders = [thread for thread in (found.threads if found else ()) if thread.gil]
-        names.append(f"{holders[0].name or holders[0].tid}" if holders else "")
-    return names[0] if names[0] == names[1] else ""
+        looks.append(next((thread for thread in (found.threads if found else ()) if thread.gil), None))
+        time.sleep(0.02)
+    first, second = looks
+    if first is None or second is None or (first.tid, first.frames) != (second.tid, second.frames):
+        return ""
+    return f"{first.name or first.tid}"

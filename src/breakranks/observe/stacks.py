@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -57,13 +58,28 @@ def _stacks(answer: Answer) -> PythonStacks:
     if not answer.text.strip():
         return PythonStacks((), permissions.refused(answer.pid, answer.errors))
     try:
-        return PythonStacks(parse(answer.text))
+        return PythonStacks(_renumbered(answer.pid, parse(answer.text)))
     except (ValueError, KeyError, TypeError) as error:
         from breakranks.snapshot.model import Problem
 
         return PythonStacks(
             (), Problem(f"py-spy's answer for process {answer.pid} cannot be read: {error}", "Update py-spy.")
         )
+
+
+def _renumbered(pid: int, threads: tuple[PythonThread, ...]) -> tuple[PythonThread, ...]:
+    """Threads by our numbers: a process in a container of its own knows them by others, and py-spy takes its word."""
+    if not threads or any(thread.tid == pid for thread in threads):
+        return threads
+    ours = {}
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/status") as file:
+                numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [tid])
+            ours[int(numbers[-1])] = int(tid)
+    except OSError:  # a thread, or all of it, has just ended
+        pass
+    return tuple(thread._replace(tid=ours.get(thread.tid, thread.tid)) for thread in threads)
 
 
 def parse(text: bytes) -> tuple[PythonThread, ...]:

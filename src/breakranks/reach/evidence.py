@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry
-from breakranks.snapshot.model import Frame, Problem, Sample, StackTable, Thread
+from breakranks.snapshot.code import is_own
+from breakranks.snapshot.inside import Inside, Wait
+from breakranks.snapshot.model import FileLock, Frame, OpenFile, Problem, Sample, StackTable, Thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,3 +102,62 @@ def cpu_percent(seen: list[Seen], entry: Entry | None) -> float:
     if entry is None or not entry.started:
         return 0.0
     return 100 * entry.cpu / max(0.001, time.time() - entry.started)
+
+
+def still_so(inside: Inside, then: stacks.PythonStacks, now: stacks.PythonStacks) -> Inside:
+    """What a process said when its stacks were ``then``, without what is about threads that have gone on since."""
+    from msgspec.structs import replace
+
+    if then is now:
+        return inside
+    before = {one.tid: one.frames for one in then.threads}
+    after = {one.tid: one.frames for one in now.threads}
+    stand = {tid for tid, frames in before.items() if after.get(tid) == frames}
+    stay = {tid for tid, frames in before.items() if _calls(after.get(tid, ())) == _calls(frames)}
+    loader = inside.loader
+    return replace(
+        inside,
+        waits=tuple(one for one in inside.waits if one.tid in stand and _still_held(one, after)),
+        loops=tuple(one for one in inside.loops if one.tid in stand),
+        polled=tuple(one for one in inside.polled if one.tid in stay),
+        # It polls: the lines below change, and the batch only when another function is reached.
+        loader=loader if loader is not None and loader.tid in stand | stay else None,
+    )
+
+
+def _calls(frames: tuple[Frame, ...]) -> list[tuple[str, str]]:
+    """Where a thread is, but for what it calls in passing: a loop that polls is now in ``sleep``, now in ``stat``."""
+    return [(frame.function, frame.file) for frame in frames if is_own(frame.file)]
+
+
+def _still_held(one: Wait, frames: dict[int, tuple[Frame, ...]]) -> bool:
+    """Whether the owner of a lock is still in the function in which it took it."""
+    mine = frames.get(one.owner, ())
+    return not one.function or any((f.function, f.file) == (one.function, one.file) for f in mine)
+
+
+def with_paths(threads: tuple[Thread, ...], inside: Inside | None) -> tuple[Thread, ...]:
+    """Threads with the lock files that the process itself has named, as if they had been seen from outside."""
+    from msgspec.structs import replace
+
+    if inside is None or not inside.polled:
+        return threads
+    made = []
+    for thread in threads:
+        mine = [one.path for one in inside.polled if one.tid == thread.tid]
+        named = {f"inside{number}.lock_filename": path for number, path in enumerate(mine)}
+        made.append(replace(thread, hints={**thread.hints, **named}) if named else thread)
+    return tuple(made)
+
+
+def as_own(found: list[FileLock], inside: Inside | None, opened: tuple[OpenFile, ...]) -> list[FileLock]:
+    """Lock files of the user's own making told from libraries'; one that the process has open it holds itself."""
+    from msgspec.structs import replace
+
+    own = {one.path for one in inside.polled if one.kind == "own"} if inside is not None else set()
+    mine = {file.path for file in opened}
+    return [
+        replace(lock, kind="own") if lock.path in own and lock.kind == "file" else lock
+        for lock in found
+        if lock.path not in own or lock.kind != "file" or lock.path not in mine
+    ]

@@ -11,7 +11,16 @@ from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry, Table, read_table, redact
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
-from breakranks.reach.evidence import Seen, cpu_percent, lasting_state, problems_of, sample_of
+from breakranks.reach.evidence import (
+    Seen,
+    as_own,
+    cpu_percent,
+    lasting_state,
+    problems_of,
+    sample_of,
+    still_so,
+    with_paths,
+)
 from breakranks.snapshot.code import is_own
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
@@ -28,8 +37,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from breakranks.jobs.find import FoundJob
     from breakranks.observe.native import NativeStacks
-    from breakranks.observe.recorder.dump import Dump
+    from breakranks.reach import recorders
     from breakranks.reach.head_start import HeadStart
+    from breakranks.reach.recorders import Visited
+    from breakranks.snapshot.inside import Inside
+    from breakranks.snapshot.model import Frame
 
 _WEAR_OFF = 5
 # Nanoseconds. Being stopped and let go again costs a thread 25 to 65 µs; one step of the smallest job 200.
@@ -73,7 +85,7 @@ class Session:
         self._native = False
         self._clean = True
         self._dog: Watchdog | None = None
-        self._recorders: dict[int, Dump | Problem] = {}
+        self._visited: dict[int, tuple[Visited, stacks.PythonStacks | None]] = {}
         self._our_share = _OUR_LOOK
 
     def __enter__(self) -> Session:
@@ -92,7 +104,8 @@ class Session:
     def sample(self, native: bool = False, recorders: bool = False) -> None:
         """One more sample of every process. State first, since taking a stack wakes the process.
 
-        ``recorders``: also ask each rank for its flight recorder, by code of ours that runs in it.
+        ``recorders``: also ask each rank for its flight recorder and what else only it knows, by code of ours that
+        runs in it.
         """
         assert self._dog is not None, "use it as a context manager"
         self._table = read_table() if self._details else self._table
@@ -124,16 +137,48 @@ class Session:
         self._times.append(now)
         self._our_share = _OUR_VISIT if recorders else _OUR_LOOK
         if recorders:
-            self._read_recorders(states)
+            self._visit(states, flight=True)
         if self._details:
             self._ran = _settled_run_times({pid: states[pid] for pid in pids})
 
-    def _read_recorders(self, states: dict[int, state.ProcessState]) -> None:
-        from breakranks.reach.recorders import ask
+    def visit(self, *, all_ranks: bool) -> None:
+        """Ask the ranks what only they know of where they stand; or only those whose main thread waits for something
+        that cannot be named from outside."""
+        from breakranks.reach.places import may_wait
 
-        pids = [one.pid for one in self._ranks if states[one.pid].state not in (*state.STILL, "Z", "X")]
-        held = {pid: name for pid in pids if (name := self._gil_holder(pid))}
-        self._recorders |= ask(pids, held, self._dog)
+        pids = [one.pid for one in self._ranks if all_ranks or may_wait(one.pid, self._main_frames(one.pid))]
+        if pids:
+            self._visit({pid: seen[-1].state for pid, seen in self._seen.items()}, flight=False, only=pids)
+
+    def _main_frames(self, pid: int) -> tuple[Frame, ...]:
+        python = self._seen[pid][-1].python
+        return next((one.frames for one in python.threads if one.tid == pid), ()) if python else ()
+
+    def _visit(self, states: dict[int, state.ProcessState], *, flight: bool, only: list[int] | None = None) -> None:
+        from breakranks.reach import recorders
+
+        pids = [one.pid for one in self._ranks] if only is None else only
+        done: set[int] = set()
+        while pids:
+            pids = [pid for pid in pids if pid in states and states[pid].state not in (*state.STILL, "Z", "X")]
+            held = {pid: name for pid in pids if (name := self._gil_holder(pid))}
+            found = recorders.visit({pid: self._known(pid) for pid in pids}, held, self._dog, flight=flight)
+            self._visited |= {pid: (one, self._seen[pid][-1].python) for pid, one in found.items()}
+            done |= set(pids)
+            # Then the helpers that they wait for, if any.
+            pids, flight = [pid for pid in recorders.awaited_workers(found) if pid not in done], False
+
+    def _known(self, pid: int) -> recorders.Known:
+        """A process as the newest sample has it."""
+        from breakranks.reach import questions, recorders
+
+        if self._table is None:
+            self._table = read_table()
+        entry = self._table.get(pid)
+        python = self._seen[pid][-1].python
+        seen = sorted(python.threads, key=lambda one: one.tid != pid) if python else ()  # the main thread first
+        threads = tuple(questions.Thread(one.tid, one.frames) for one in seen)
+        return recorders.Known(entry.started if entry is not None else 0.0, threads)
 
     def _gil_holder(self, pid: int) -> str:
         """The thread that has kept the GIL in every look, and is blocked: no Python can run there."""
@@ -233,18 +278,30 @@ class Session:
     def _with_recorders(
         self, ranks: list[Rank], table: StackTable
     ) -> tuple[list[Rank], tuple[Group, ...], tuple[Operation, ...], tuple[Problem, ...]]:
-        if not self._recorders:
+        if not self._visited:
             return ranks, (), (), ()
         from msgspec.structs import replace
 
         from breakranks.reach.recorders import join
 
-        found = {one.rank: self._recorders.get(one.process.pid) for one in ranks}
-        unread = tuple(one for one in found.values() if isinstance(one, Problem))
+        visited = {one.rank: self._visited[one.process.pid][0] for one in ranks if one.process.pid in self._visited}
+        found = {rank: one.dump for rank, one in visited.items()}
+        unread = (
+            *(one for one in found.values() if isinstance(one, Problem)),
+            *(one.problem for one in visited.values() if one.problem is not None),
+        )
         dumps = {rank: one for rank, one in found.items() if one is not None and not isinstance(one, Problem)}
         world = RankSet(range(self._found.job.world_size)) or RankSet(found)
-        recorders, groups, operations = join(dumps, table, world)
-        return [replace(one, recorder=recorders.get(one.rank)) for one in ranks], groups, operations, unread
+        read, groups, operations = join(dumps, table, world)
+        return [replace(one, recorder=read.get(one.rank)) for one in ranks], groups, operations, unread
+
+    def _inside(self, pid: int) -> Inside | None:
+        """What a process said of itself, as far as it still holds."""
+        one, then = self._visited.get(pid, (None, None))
+        if one is None or one.inside is None or then is None:
+            return None
+        now = self._seen[pid][-1].python
+        return still_so(one.inside, then, now) if now is not None else None
 
     def _of_launcher(self, entry: Entry, table: StackTable, keep: int | None) -> Process:
         return self._plain(entry) if self._found.ranks else self._process(entry.pid, table, keep, set())
@@ -299,6 +356,7 @@ class Session:
             samples=samples,
             problems=problems,
             children=children,
+            inside=self._inside(pid),
         )
         return _with_details(process) if self._details and last is not None else process
 
@@ -338,14 +396,12 @@ def _with_details(process: Process) -> Process:
     table = locks.kernel_locks()
     asked = frozenset(thread.call.fd for thread in threads if thread.call is not None and thread.python)
     opened, inodes = files.opened(process.pid, asked)
+    awaited = locks.waited_for(process.pid, with_paths(threads, process.inside), table)
     return msgspec.structs.replace(
         process,
         files=opened,
         sockets=files.sockets(process.pid, inodes, asked),
-        locks=(
-            *locks.waited_for(process.pid, threads, table),
-            *locks.conflicts(process.pid, opened, table),
-        ),
+        locks=(*as_own(awaited, process.inside, opened), *locks.conflicts(process.pid, opened, table)),
     )
 
 

@@ -88,6 +88,7 @@ def class_json(one: Class) -> Object:
         "moving": one.moving,
         "idle": one.idle,
         "where": where_json(one.where),
+        "note": one.note,
     }
 
 
@@ -108,11 +109,18 @@ def stacks_json(
 ) -> Object:
     """What ``stacks --json`` prints: the classes with their frames, outermost first; ``threads`` adds
     every thread of every rank."""
+    from breakranks.explain.inside import note, spoken
+
+    spoke = spoken(snapshot)
     made: Object = {
         "schema": SCHEMA,
         "job": job_json(snapshot),
         "classes": [
-            {"ranks": str(found), "frames": [frame_json(f) for f in frames_of(snapshot, row, full=full)]}
+            {
+                "ranks": str(found),
+                "frames": [frame_json(f) for f in frames_of(snapshot, row, full=full)],
+                "note": note(spoke, found),
+            }
             for row, found in classes(snapshot, ranks=ranks, native=native)
         ],
         "problems": _problems(snapshot),
@@ -120,7 +128,10 @@ def stacks_json(
     }
     if threads:
         made["threads"] = [
-            thread_json(snapshot, rank.rank, thread, native=native, full=full)
+            {
+                **thread_json(snapshot, rank.rank, thread, native=native, full=full),
+                **inside_json(rank.process, thread),
+            }
             for rank in snapshot.ranks
             if (ranks is None or rank.rank in ranks) and rank.process.samples
             for thread in rank.process.samples[-1].threads
@@ -140,6 +151,26 @@ def thread_json(snapshot: Snapshot, rank: int, thread: Thread, *, native: bool, 
         "idle": thread.idle,
         "frames": [frame_json(frame) for frame in frames_of(snapshot, row, full=full)],
     }
+
+
+def inside_json(process: Process, thread: Thread) -> Object:
+    """What a process said of one of its threads: what it waits for, and the numbers of its loops."""
+    inside = process.inside
+    if inside is None:
+        return {}
+    names = {one.tid: one.name for one in process.samples[-1].threads}
+    wait = inside.wait_of(thread.tid)
+    made: Object = {
+        "loops": [
+            {"function": loop.function, "file": loop.file, "values": dict(zip(loop.names, loop.values, strict=True))}
+            for loop in inside.loops
+            if loop.tid == thread.tid
+        ]
+    }
+    if wait is not None:
+        owner = {"tid": wait.owner, "name": names.get(wait.owner, ""), "known_by": wait.proof} if wait.owner else None
+        made["waits_for"] = {"kind": wait.kind, "name": wait.name, "state": wait.state, "owner": owner}
+    return made
 
 
 def ps_json(snapshots: Sequence[Snapshot], ranks: RankSet | None = None, problems: Sequence[Problem] = ()) -> Object:

@@ -9,6 +9,8 @@ from breakranks.rankset import RankSet, ranks_text, short_text
 from breakranks.show.style import Line, Look, short_path
 
 _MOST_NOTES = 4
+# Whoever sees the stop knows these already.
+_PLAIN_REASONS = ("", "breakpoint", "step", "interrupt", "attach", "hold")
 
 
 def stopped_lines(states: Iterable[Mapping[str, Any]], look: Look) -> list[Line]:
@@ -42,7 +44,8 @@ def _stopped(group: list[Mapping[str, Any]], look: Look) -> Iterator[Line]:
         return
     said = reason if reason.startswith("crashed") else "stopped"
     style = "bad" if reason.startswith("crashed") else "own"
-    yield [(who, "rank"), " ", (said, style), f", {place}"]
+    why = f" ({reason})" if said == "stopped" and reason not in _PLAIN_REASONS else ""
+    yield [(who, "rank"), " ", (said, style), f", {place}{why}"]
     if where.get("source"):
         yield ["  -> ", str(where["source"])]
     # What pdb said besides the place: --Return--, or the commands of a breakpoint.
@@ -72,6 +75,38 @@ def _inside(state: Mapping[str, Any]) -> Iterator[Line]:
         yield [("    " + str(sentence), "dim")]
 
 
+def inspected_lines(replies: Mapping[int, Mapping[str, Any]], look: Look) -> list[Line]:
+    """Ranks that are not stopped and can be looked at: whether they are blocked, and in what."""
+    groups: dict[tuple[bool, str], list[int]] = {}
+    for rank, reply in replies.items():
+        frames = reply.get("frames")
+        row = {"state": {**reply, "state": "running"}, "frames": frames if isinstance(frames, list) else ()}
+        groups.setdefault((bool(reply.get("blocked")), _standing(row, look)[1]), []).append(rank)
+    found: list[Line] = []
+    for (blocked, place), members in groups.items():
+        ranks = RankSet(members)
+        verb = "is" if len(ranks) == 1 else "are"
+        why = "blocked" if blocked else "running"
+        found.append([(ranks_text(ranks), "rank"), " ", (f"{verb} inspected", "warn"), f", {why}: {place}"])
+    return found
+
+
+def place(where: Mapping[str, Any], look: Look) -> Line:
+    """Where somebody came by."""
+    return [(f"{_file(where, look)} in {where.get('function', '?')}", "dim")]
+
+
+def where_lines(places: Iterable[tuple[int, Mapping[str, Any], str]], look: Look) -> list[Line]:
+    """In which frames something was evaluated: a line a place, with its ranks."""
+    groups: dict[str, list[int]] = {}
+    for rank, where, thread in places:
+        name = thread.rpartition(" (")[0] or thread
+        more = f", thread {name}" if name and name != "MainThread" else ""
+        groups.setdefault(f"in {where.get('function', '?')}, {_file(where, look)}{more}", []).append(rank)
+    alone = len(groups) == 1
+    return [[(text if alone else f"{ranks_text(RankSet(ranks))} {text}", "dim")] for text, ranks in groups.items()]
+
+
 def standing_lines(rows: Iterable[Mapping[str, Any]], absent: RankSet, look: Look) -> list[Line]:
     """A row a class: the ranks, their state, and where they are. ``rows`` have ``rank``, ``state`` and ``frames``."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -87,7 +122,15 @@ def standing_lines(rows: Iterable[Mapping[str, Any]], absent: RankSet, look: Loo
     ]
 
 
-_STYLES = {"prompt": "own", "held": "warn", "crashed": "bad", "running": "good", "evaluating": "warn", "not": "dim"}
+_STYLES = {
+    "prompt": "own",
+    "held": "warn",
+    "crashed": "bad",
+    "running": "good",
+    "blocked": "warn",
+    "evaluating": "warn",
+    "not": "dim",
+}
 
 
 def _standing(row: Mapping[str, Any], look: Look) -> tuple[str, str]:
@@ -98,6 +141,8 @@ def _standing(row: Mapping[str, Any], look: Look) -> tuple[str, str]:
         place = f"{_file(frames[0], look)} in {frames[0].get('function', '?')}" if frames[0] else ""
         if isinstance(collective, dict):
             place = f"in {collective.get('op')}, {_file(collective, look)} in {collective.get('function', '?')}"
+        if state.get("blocked"):
+            return "blocked", place
         return "running to a breakpoint" if state.get("tracing") else "running", place
     where = _where(state)
     place = f"{_file(where, look)} in {where.get('function', '?')}"

@@ -7,7 +7,7 @@ no stack and ranks that are not there are lines of their own: they are usually t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from breakranks.rankset import RankSet
 from breakranks.show.style import Line, Look, Piece, duration, short_path, state_style, state_word
@@ -44,16 +44,31 @@ def stacks_lines(
         yield from _flat(snapshot, look, ranks, threads, native)
     elif threads:
         for tree in fold_threads(snapshot, ranks=ranks, native=native, full=look.full):
-            more = f" ({tree.count} threads)" if tree.count != len(tree.root.ranks) else ""
-            yield ((tree.name + more, "head"),)
-            yield from tree_lines(tree.root, look)
+            several = tree.count != len(tree.root.ranks)
+            yield ((tree.name + (f" ({tree.count} threads)" if several else ""), "head"),)
+            yield from tree_lines(tree.root, look, _no_notes if several else _notes(snapshot, tree.name))
             yield ()
     else:
-        yield from tree_lines(fold(snapshot, ranks=ranks, native=native, full=look.full), look)
+        yield from tree_lines(fold(snapshot, ranks=ranks, native=native, full=look.full), look, _notes(snapshot))
         yield ()
     yield from stackless_lines(snapshot, look, ranks, native)
     yield from missing_lines(snapshot, look, ranks)
     yield from problem_lines(snapshot.problems, look)
+
+
+def _no_notes(ranks: RankSet) -> str:
+    return ""
+
+
+def _notes(snapshot: Snapshot, thread: str = "") -> Callable[[RankSet], str]:
+    """What ranks that stand together have said of themselves: whose lock it is, at which step they are."""
+    if all(rank.process.inside is None for rank in snapshot.ranks):
+        return _no_notes
+    from breakranks.explain.inside import note, spoken
+
+    spoke = spoken(snapshot)
+    name = "" if thread == "main thread" else thread
+    return lambda ranks: note(spoke, ranks, name)
 
 
 def header(snapshot: Snapshot, look: Look) -> Line:
@@ -84,30 +99,34 @@ def _ranks(number: int) -> str:
     return "rank" if number == 1 else "ranks"
 
 
-def tree_lines(root: Node, look: Look) -> Iterator[Line]:
+def tree_lines(root: Node, look: Look, notes: Callable[[RankSet], str] = _no_notes) -> Iterator[Line]:
     """The tree below a root. Frames that all ranks of a branch share stand below one another; only a
     parting of the ways goes one step to the right, so a deep stack still fits."""
     # An explicit stack: a program can recurse deeper than Python lets us.
     left: list[tuple[str, str, Node]] = [("", "", child) for child in reversed(root.children)]
     while left:
         first, rest, node = left.pop()
-        yield (first, *rank_pieces(node.ranks, look))
         chain = [node]
         below = node.children
         while len(below) == 1 and not chain[-1].ends:
             chain.append(below[0])
             below = below[0].children
         ends = chain[-1].ends
+        yield (first, *rank_pieces(node.ranks, look), *(_note_pieces(notes(ends)) if ends and not below else ()))
         # Where ranks stand, the frame to open first stands out; above a parting nothing does.
         own = innermost_own(tuple(one.frame for one in chain)) if ends else None
         bar = rest + ("│ " if below else "  ")
         for one in chain:
             yield (bar, *frame_pieces(one.frame, look, own, indent=len(bar)))
         if ends and below:
-            yield (rest, "├─ ", *rank_pieces(ends, look), (" stand here", "dim"))
+            yield (rest, "├─ ", *rank_pieces(ends, look), (" stand here", "dim"), *_note_pieces(notes(ends)))
         for child in reversed(below):
             final = child is below[-1]
             left.append((rest + ("└─ " if final else "├─ "), rest + ("   " if final else "│  "), child))
+
+
+def _note_pieces(note: str) -> tuple[Piece, ...]:
+    return (f"  {note}",) if note else ()
 
 
 def rank_pieces(ranks: RankSet, look: Look) -> tuple[Piece, ...]:
@@ -172,15 +191,22 @@ def _flat(snapshot: Snapshot, look: Look, ranks: RankSet | None, threads: bool, 
     """One block a class, innermost frame first, as py-spy prints it."""
     if threads:
         for tree in fold_threads(snapshot, ranks=ranks, native=native, full=look.full):
+            several = tree.count != len(tree.root.ranks)
+            notes = _no_notes if several else _notes(snapshot, tree.name)
             for frames, found in _paths(tree.root):
-                yield (*rank_pieces(found, look), " ", (tree.name, "head"))
+                yield (*rank_pieces(found, look), " ", (tree.name, "head"), *_note_pieces(notes(found)))
                 yield from _block(frames, look)
         return
     examples = {rank.rank: rank.process for rank in snapshot.ranks}
+    notes = _notes(snapshot)
     for row, found in classes(snapshot, ranks=ranks, native=native):
         if row == 0:
             continue
-        yield (*rank_pieces(found, look), *_seen(examples[found.first], len(found)))
+        yield (
+            *rank_pieces(found, look),
+            *_seen(examples[found.first], len(found)),
+            *_note_pieces(notes(found)),
+        )
         yield from _block(frames_of(snapshot, row, full=look.full), look)
 
 

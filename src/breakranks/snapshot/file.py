@@ -232,6 +232,12 @@ def _process_fault(process: Process, rows: int) -> str:
     for lock in process.locks:
         if lock.age is not None and not math.isfinite(lock.age):
             return f"a lock of process {process.pid} whose age is not a number"
+    inside = process.inside
+    if inside is not None and not math.isfinite(inside.time):
+        return f"a time of process {process.pid} that is not a number"
+    for loop in inside.loops if inside is not None else ():
+        if len(loop.names) != len(loop.values):
+            return f"a loop of process {process.pid} with more names than values"
     for sample in process.samples:
         if not _finite((sample.time, sample.cpu, sample.quiet)):
             return f"a time of process {process.pid} that is not a number"

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from breakranks.rankset import RankSet
+from breakranks.snapshot.inside import Inside
 from breakranks.snapshot.recorder import Group, Operation, Recorder
 
 FORMAT_VERSION = 1
@@ -133,7 +134,7 @@ class Problem(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Process(Struct, frozen=True):
-    """A process and its samples. ``command`` has had its secrets removed."""
+    """A process and its samples. ``command`` has had its secrets removed. ``inside`` is what it said of itself."""
 
     pid: int
     parent: int
@@ -152,6 +153,7 @@ class Process(Struct, frozen=True):
     locks: tuple[FileLock, ...] = ()
     problems: tuple[Problem, ...] = ()
     children: tuple[Process, ...] = ()
+    inside: Inside | None = None
 
 
 class Rank(Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from breakranks.explain.case import Case
 from breakranks.explain.look import Look
-from breakranks.explain.rules import blocked, gil, loading, locks, prompt, stopped, threads, working
+from breakranks.explain.rules import blocked, gil, holders, loading, locks, prompt, stopped, threads, working
 from breakranks.explain.rules.reason import Reason
 
 REASONS: tuple[Callable[[Case, Look], Reason | None], ...] = (
@@ -16,6 +16,7 @@ REASONS: tuple[Callable[[Case, Look], Reason | None], ...] = (
     locks.reason,
     gil.reason,
     loading.reason,
+    holders.reason,
     threads.reason,
     blocked.reason,
     working.reason,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakranks.explain import words
+from breakranks.explain import inside, words
 from breakranks.explain.case import HELD_BY_RANK, Case, Node
 from breakranks.explain.model import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.rules.proposal import Proposal, doing, union, victims_evidence, waiting_place
@@ -194,6 +194,10 @@ def _same_place(case: Case, node: Node) -> Proposal:
 
 def _counters(case: Case, ranks: RankSet) -> tuple[RankSet, str]:
     """Ranks whose own loop counter is behind the others', if the frames have one."""
+    said = {rank: inside.counters(case.ranks[rank].process) for rank in ranks}
+    found_behind, detail = inside.behind(said)
+    if found_behind:
+        return found_behind, detail
     values: dict[str, dict[int, list[int]]] = {}
     for rank in ranks:
         thread = case.looks[rank].thread

@@ -8,7 +8,9 @@ from breakranks.explain.look import Look, look
 from breakranks.explain.model import CERTAIN, LIKELY
 from breakranks.explain.rules import stopped
 from breakranks.explain.rules.blocked import works
+from breakranks.explain.rules.holders import attach
 from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENCE, Reason
+from breakranks.snapshot.inside import Loader
 from breakranks.snapshot.model import Process, family
 
 _POOLS = ("multiprocessing.Pool", "ProcessPoolExecutor", "joblib")
@@ -20,13 +22,52 @@ def reason(case: Case, one: Look) -> Reason | None:
         return None
     helpers = [child for child in _helpers(one.process) if not any(s in " ".join(child.command) for s in _SERVANTS)]
     looks = [(child, look(case.snapshot, case.reader, child)) for child in helpers]
+    loader = _owed(one)
+    awaited = [pair for pair in looks if loader is not None and pair[0].pid == loader.pid]
+    # The rank itself has said whose batch is next: what its other workers do matters only if that one is well.
+    known = awaited and (_dead(case, one, awaited) or _stuck(case, one, awaited))
     return (
-        _dead(case, one, looks)
+        known
+        or _gone(one, loader, looks)
+        or _dead(case, one, looks)
         or _stuck(case, one, looks)
         or _lost_task(one, looks)
         or _nobody(one, looks)
         or _waiting(one, looks)
     )
+
+
+def _owed(one: Look) -> Loader | None:
+    """The batch that comes next, and who owes it."""
+    loader = one.process.inside.loader if one.process.inside is not None else None
+    return loader if loader is not None and loader.pid and one.activity.word == "data-loading" else None
+
+
+def _gone(one: Look, loader: Loader | None, looks: list[tuple[Process, Look]]) -> Reason | None:
+    """The worker whose batch comes next is not there any more."""
+    if loader is None or any(child.pid == loader.pid for child, _ in looks):
+        return None
+    return Reason(
+        "helper-dead",
+        f"waits (loading data) for worker {loader.worker} (process {loader.pid}), which is gone, "
+        f"in {words.place(one.where)}",
+        (f"batch {loader.batch} is due from worker {loader.worker}, process {loader.pid}: there is none",),
+        (f"dmesg | grep -i 'killed process {loader.pid}'",),
+        CERTAIN,
+        PATIENCE,
+        one.where,
+        "the loader says whose batch is next",
+    )
+
+
+def _at_sample(child: Process) -> tuple[str, str]:
+    """Which sample a worker is at: for the sentence, and for the proof."""
+    item = child.inside.item if child.inside is not None else None
+    if item is None or item.index is None:
+        return "", ""
+    more = f", of batch {item.batch}" if item.batch >= 0 else ""
+    samples = ", ".join(map(str, item.samples[:16])) + (", …" if len(item.samples) > 16 else "")
+    return f", at sample {item.index}", f"it reads sample {item.index}{more}" + (f": {samples}" if samples else "")
 
 
 def _helpers(process: Process) -> list[Process]:
@@ -85,12 +126,19 @@ def _stuck(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason |
         )
     if one.activity.word == "helper-wait" and its.activity.word in ("thread-wait", "helper-wait"):
         kind = "thread-deadlock"  # it waits for a lock, or for us: the two wait for each other
+    loader = _owed(one)
+    which = ""
+    if loader is not None and loader.pid == child.pid:
+        which = f" (worker {loader.worker})"
+        evidence.append(f"batch {loader.batch} is due from worker {loader.worker}, process {loader.pid}")
+    sample, proof = _at_sample(child)
+    evidence += [proof] if proof else []
     return Reason(
         kind,
-        f"waits ({_doing(one)}) for its helper process {child.pid}, which is {its.activity.phrase} "
-        f"in {words.place(its.where)}",
+        f"waits ({_doing(one)}) for its helper process {child.pid}{which}, which is {its.activity.phrase} "
+        f"in {words.place(its.where)}{sample}",
         tuple(evidence),
-        (f"breakranks stacks pid:{child.pid} --native",),
+        (f"breakranks stacks pid:{child.pid} --native", *attach(case, one)),
         LIKELY if moving or one.activity.word == "helper-wait" else CERTAIN,
         MOVING if moving else PATIENCE,
         its.where or one.where,

@@ -116,7 +116,7 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
             *_lone_gather(case, call, ranks),
             *victims_evidence(case, waiting),
         ),
-        (f"breakranks stacks --rank {ranks} --threads --native",),
+        (f"breakranks stacks --rank {ranks} --threads --native", f"breakranks attach --ranks {ranks}"),
         because=_because(one),
         victims_where=place,
     )

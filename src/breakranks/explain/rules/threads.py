@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from breakranks.explain import words
 from breakranks.explain.case import Case
+from breakranks.explain.inside import thing
 from breakranks.explain.look import Look
 from breakranks.explain.model import GUESS, LIKELY
+from breakranks.explain.rules.holders import attach
 from breakranks.explain.rules.reason import MOMENT, PATIENCE, SLOW, Reason
 from breakranks.rankset import RankSet
+from breakranks.snapshot.inside import Wait
 
 LOCKS = frozenset({"lock", "logging lock", "import lock"})
 
@@ -24,12 +27,16 @@ def reason(case: Case, one: Look) -> Reason | None:
         f"thread {thread.name} waits ({activity.op}) in {words.place(activity.where)}" for thread, activity in waiting
     ) + tuple(f"thread {thread.name} is {activity.phrase}" for thread, activity in others[:4])
     limit = one.left
+    inside = one.process.inside
+    wait = inside.wait_of(one.thread.tid) if inside is not None and one.thread is not None else None
     if one.activity.word == "exit":
         names = words.listed([thread.name for thread, _ in python[1:]]) or "its threads"
         text = f"has reached the end of its program and waits for {names} to end"
     elif len(waiting) > 1:
         names = words.listed([thread.name for thread, _ in waiting[:5]])
         text = f"has {len(waiting)} threads that wait for locks ({names}), the main one in {words.place(one.where)}"
+    elif wait is not None:
+        text = f"waits for {_told(wait)} in {words.place(one.where)}{_lost(one, wait)}"
     else:
         text = f"waits for a {_thing(one.activity.op)} that no thread of it can release, in {words.place(one.where)}"
         if others:
@@ -37,15 +44,40 @@ def reason(case: Case, one: Look) -> Reason | None:
     return Reason(
         "thread-deadlock",
         text,
-        (*evidence, "which lock it is cannot be seen from outside"),
-        (f"breakranks stacks pid:{one.process.pid} --threads",),
+        (*evidence, *(("which lock it is cannot be seen from outside",) if wait is None else _users(one, wait))),
+        (f"breakranks stacks pid:{one.process.pid} --threads", *attach(case, one)),
         GUESS if others else LIKELY,
         SLOW if limit is not None else MOMENT if not others and _asleep(case, one) else PATIENCE,
         one.where,
-        "the threads that wait can be seen, the locks cannot",
+        "the threads that wait can be seen, the locks cannot"
+        if wait is None
+        else "who should end the wait is not known",
         # Another thread that does something may well let it go: only a matter of note if ranks wait.
         alone=not others or len(waiting) > 1,
     )
+
+
+def _told(wait: Wait) -> str:
+    """``batches (Queue), which is empty``"""
+    which = "to which" if wait.kind == "Barrier" else "which is"
+    return f"{thing(wait)}, {which} {wait.state}," if wait.state else thing(wait)
+
+
+def _lost(one: Look, wait: Wait) -> str:
+    """Those that might have ended the wait and cannot any more."""
+    if not wait.ended:
+        return ""
+    names = words.listed(list(wait.ended))
+    return f"; thread {names}, which it has started, has ended"
+
+
+def _users(one: Look, wait: Wait) -> tuple[str, ...]:
+    if wait.kind != "Queue":
+        return ()
+    names = [thread.name for thread, _ in one.threads if thread.tid in wait.users]
+    if not names:
+        return (f"no other thread of the process has {wait.name or 'the queue'} in its variables",)
+    return (f"{words.listed(names)} {'has' if len(names) == 1 else 'have'} {wait.name or 'the queue'} too",)
 
 
 def _asleep(case: Case, one: Look) -> bool:

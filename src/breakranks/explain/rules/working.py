@@ -6,6 +6,7 @@ from breakranks.explain import words
 from breakranks.explain.case import Case
 from breakranks.explain.look import BUSY, Look
 from breakranks.explain.model import GUESS, LIKELY
+from breakranks.explain.rules.holders import attach
 from breakranks.explain.rules.reason import SLOW, WORKING, Reason
 from breakranks.snapshot.code import is_own, native_tail
 from breakranks.snapshot.model import PROGRESS, Frame, Thread
@@ -35,7 +36,7 @@ def reason(case: Case, one: Look) -> Reason | None:
                 f"it uses {share} and never leaves {loop.function}",
                 f"seen {len(stacks)} times, always at line {' or '.join(map(str, sorted(lines)))}",
             ),
-            (f"breakranks stacks pid:{one.process.pid} --native",),
+            (f"breakranks stacks pid:{one.process.pid} --native", *attach(case, one)),
             LIKELY,
             SLOW,
             loop,

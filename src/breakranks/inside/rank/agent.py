@@ -8,31 +8,38 @@ signal, and no lock of the job's.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from breakranks.inside.rank import folder, interrupt
+from breakranks.inside.rank import AGENT_THREAD, armed, folder, interrupt
 from breakranks.inside.rank.identity import Me, remember_parent
+from breakranks.inside.rank.looker import Looker
 from breakranks.inside.rank.seat import GONE, Seat, Stop
 from breakranks.inside.rank.timeouts import Timeouts
 from breakranks.inside.rank.watch import Watch
 from breakranks.inside.rank.wire import Client, Wire
 
 if TYPE_CHECKING:
+    from breakranks.inside.rank.leaving import Leaving
     from breakranks.inside.rank.terminal import Opened
 
 VERSION = 1
 _CONSOLE_ENDS = 0.5  # seconds that a console takes to end, once it has let go of us
+_NOBODY = 15.0  # seconds for which an agent that was brought here waits for whoever brought it
 
 
 class Agent:
     """``me`` is who this process is, ``seat`` where its stopped thread sits, ``watch`` what it knows of the others."""
 
-    def __init__(self, me: Me) -> None:
+    def __init__(self, me: Me, leaving: Leaving | None = None) -> None:
         self.me = me
+        self._attached = leaving  # not None: it goes with its last console, and takes all of ours along
+        self.leaving = False
+        self._until = time.monotonic() + _NOBODY  # when it goes, while nobody is here
         self.pid = os.getpid()
         self.name = f"helper-{self.pid}" if me.helper else f"rank-{me.rank}"
         self.path = f"{folder.private(folder.base())}/{me.job}"
@@ -40,8 +47,10 @@ class Agent:
         self.seat = Seat()
         self.timeouts = Timeouts()
         self.watch = Watch(self)
+        self.looker = Looker(self)
         self.console: Opened | None = None  # one that this rank has opened in its own terminal
         self._ending = False
+        self._finalizer: Any = None
         self._thread = threading.Thread(target=self._run, name="breakranks", daemon=True)
 
     # ---- from the job's threads
@@ -53,7 +62,7 @@ class Agent:
         atexit.register(self.end)
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:  # its children end without atexit
-            multiprocessing.Finalize(None, self.end, exitpriority=0)
+            self._finalizer = multiprocessing.Finalize(None, self.end, exitpriority=0)
 
     def enter(self, stop: Stop) -> None:
         """A thread of the job stops here."""
@@ -79,21 +88,24 @@ class Agent:
         self._ending = True
         self.wire.wake()
         self._thread.join(2.0)
+        if self.leaving:
+            return
         self.wire.hang_up()
         # The entry stays while others are here: to those that hold for this rank it says that it will not come.
         self.watch.end()
-        try:
-            os.unlink(f"{self.path}/{self.pid}.sock")
-        except OSError:
-            pass
         if self.console is not None:
             self.console.ended(2.0)  # it must have left the terminal before a shell takes it back
-        folder.sweep(self.path, last=True)
+        folder.remove(self.path, f"{self.pid}.sock")
 
     def abandon(self) -> None:
         """In a forked child: the thread is not here, and what it had open is its parent's."""
         remember_parent(self.me.rank, self.me.job)
         self.wire.abandon()
+
+    @property
+    def attached(self) -> bool:
+        """Whether somebody has brought it here, and the job has not called for it."""
+        return self._attached is not None
 
     @property
     def watched(self) -> bool:
@@ -134,6 +146,7 @@ class Agent:
     # ---- the thread
 
     def _run(self) -> None:
+        _name_thread()
         try:
             looked = 0.0
             while not self._ending:
@@ -143,6 +156,9 @@ class Agent:
                 if now - looked >= pause * 0.9 or self.seat.stop is not None:
                     looked = now
                     self.watch.look(now)
+                    self.looker.tidy()
+                if self._attached is not None and not self.watched and now >= self._until and self._leave():
+                    return
             self.wire.flush()
         except Exception as error:
             # A thread of ours never brings the job down, and never prints a traceback into it.
@@ -150,6 +166,45 @@ class Agent:
             self.timeouts.restore()
             if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
                 sys.excepthook(type(error), error, error.__traceback__)
+            if self._attached is not None:
+                with contextlib.suppress(Exception):
+                    self._leave()
+
+    def _leave(self) -> bool:
+        """The last console has gone, and nobody called us here: nothing of ours stays. False: a console has come."""
+        from breakranks.inside.rank import api
+        from breakranks.inside.rank.leaving import wait_for_threads
+
+        leaving = self._attached
+        assert leaving is not None
+        self.seat.release(GONE)
+        interrupt.withdraw(self)
+        armed.disarm(self)
+        visitor = sys.modules.get("breakranks.inside.rank.dap")
+        if visitor is not None:
+            visitor.stop()
+        if not wait_for_threads(leaving, self._wanted) or time.monotonic() < self._until:
+            return False
+        self.leaving = True  # whoever comes now starts anew
+        self.timeouts.restore()
+        self.watch.end()
+        self.wire.close()
+        folder.remove(self.path, f"{self.pid}.sock", f"{self.name}.json")
+        atexit.unregister(self.end)  # until here the process, should it end, waits for this
+        if self._finalizer is not None:
+            self._finalizer.cancel()
+        api.forget(self)
+        leaving.unload()
+        return True
+
+    def expect(self) -> None:
+        """Somebody is about to come."""
+        self._until = time.monotonic() + _NOBODY
+
+    def _wanted(self, pause: float) -> bool:
+        self.seat.release(GONE)  # a thread may have sat down since
+        self.wire.turn(pause)
+        return self.watched or self._ending or time.monotonic() < self._until
 
     def _listen(self) -> Wire:
         for _ in range(10):
@@ -169,13 +224,25 @@ class Agent:
     def _gone(self, client: Client) -> None:
         """The last console has left, whatever became of it: what it held goes on, and does not stop again."""
         self.seat.drop(client)
+        for number in client.probes:
+            armed.unprobe(self, number)
         if self.console is not None and self.console.ended(_CONSOLE_ENDS):
             self.console = None
         if not client.console or self.watched or client.polite:
             return
+        self._until = time.monotonic()
         self.watch.off = True
         self.watch.announce({"do": "off"})
         if self.seat.evaluating:
             interrupt.stop_evaluating(self.seat)
         self.seat.release(GONE)
         interrupt.stop_tracing(self.seat)
+
+
+def _name_thread() -> None:
+    """The kernel's name for it is that of the thread that has started it: one of ours that is awaited to end."""
+    try:
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
+            file.write(AGENT_THREAD)
+    except OSError:
+        pass

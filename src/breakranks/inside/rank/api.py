@@ -17,6 +17,7 @@ from breakranks.rankset import RankSet
 
 if TYPE_CHECKING:
     from breakranks.inside.rank.agent import Agent
+    from breakranks.inside.rank.leaving import Leaving
     from breakranks.inside.rank.seat import Stop
     from breakranks.inside.rank.stop import RankPdb
 
@@ -27,6 +28,7 @@ _broken = ""  # why there is no agent; said once
 _debuggers: dict[int, RankPdb] = {}  # by thread: each steps for itself
 _starting = threading.Lock()
 _said_off = False
+_minding = False
 _known_site = SITES.get
 
 
@@ -111,7 +113,36 @@ def post_mortem(error: BaseException | TracebackType | None = None, *, ranks: Ra
         _keep(agent, trace, "" if isinstance(found, TracebackType) else _said(found))
 
 
-# ---- for the console's side
+# ---- for whoever attaches, and the console's side
+
+
+def present() -> Agent | None:
+    """The agent of this process, if it has one."""
+    if _agent is not None and _agent.pid != os.getpid():
+        _forked()
+    return _agent
+
+
+def attach(me: identity.Me, leaving: Leaving) -> Agent:
+    """Start the agent because somebody has come, not because the job called; it goes when they have gone."""
+    global _agent
+    from breakranks.inside.rank.agent import Agent
+
+    with _starting:
+        if _agent is None:
+            made = Agent(me, leaving)
+            made.start()
+            _agent = made
+    return _agent
+
+
+def forget(gone: Agent) -> None:
+    """The agent has left; the next breakpoint starts another."""
+    global _agent
+    with _starting:
+        if _agent is gone:
+            _agent = None
+            _debuggers.clear()
 
 
 def debugger(agent: Agent) -> RankPdb:
@@ -139,8 +170,9 @@ def lose() -> None:
 
 def _start() -> Agent | None:
     global _agent, _broken
-    if _agent is not None or _broken:
+    if present() is not None or _broken:
         return _agent
+    _mind_forks()
     with _starting:
         if _agent is None and not _broken:
             try:
@@ -156,6 +188,14 @@ def _start() -> Agent | None:
             if _broken:
                 output.say(f"the breakpoints of this process are off. {_broken}")
     return _agent
+
+
+def _mind_forks() -> None:
+    """Only for a job that calls us itself: this cannot be undone."""
+    global _minding
+    if not _minding:
+        _minding = True
+        os.register_at_fork(after_in_child=_forked)
 
 
 def _forked() -> None:
@@ -320,6 +360,5 @@ def _keep(agent: Agent, trace: TracebackType, what: str) -> None:
     debugger(agent).post_mortem(trace, stop)
 
 
-os.register_at_fork(after_in_child=_forked)
 for _one in (breakpoint, hold, go, post_mortem):
     setattr(_one, "_torchdynamo_disable", True)  # noqa: B010  # torch.compile breaks its graph here, without a word

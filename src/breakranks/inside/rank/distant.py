@@ -21,8 +21,9 @@ class Distant:
 
     same_host = False
 
-    def __init__(self, place: Board) -> None:
+    def __init__(self, place: Board, *, from_now: bool = False) -> None:
         self._place = place
+        self._from_now = from_now  # what was said before we came is not for us
         self._changed = threading.Condition()
         self._work: list[Callable[[], None]] = []
         self._publish: tuple[int, Entry] | None = None
@@ -113,6 +114,8 @@ class Distant:
     def _read(self, ranks: list[int]) -> None:
         self._beats = self._place.beats()
         self._position, records = self._place.since(self._position)
-        self._records += records
+        if not self._from_now:
+            self._records += records
+        self._from_now = False
         for rank in ranks:
             self._entries[rank] = self._place.entry(rank)

@@ -85,6 +85,16 @@ def alive(entry: dict[str, Any]) -> bool:
     return isinstance(pid, int) and bool(start) and started(pid) == start
 
 
+def remove(path: str, *names: str) -> None:
+    """Files of this process in a job's folder go, and the folder with the last of them."""
+    for name in names:
+        try:
+            os.unlink(f"{path}/{name}")
+        except OSError:
+            pass
+    sweep(path, last=True)
+
+
 def sweep(path: str, *, last: bool = False) -> None:
     """Remove what a job of the same name has left, if nobody else of it lives; ``last``: and its folder."""
     try:

@@ -234,13 +234,17 @@ def _of_mindspore(op: str) -> Iterator[Need]:
 
 
 @contextlib.contextmanager
-def guarding(participants: frozenset[int]) -> Iterator[None]:
-    """Raises Refused from a collective of torch that would wait for others, before it is issued, in this thread."""
+def guarding(participants: frozenset[int], *, modules: bool = True) -> Iterator[None]:
+    """Raises Refused from a collective of torch that would wait for others, before it is issued, in this thread.
+
+    ``modules``: forwards too, before they begin; for that a hook is put up that all threads see.
+    """
     with contextlib.ExitStack() as stack:
         try:
             world = members_of(None)[0]
             if world and not participants.issuperset(world):
-                stack.enter_context(_before_modules(participants))
+                if modules:
+                    stack.enter_context(_before_modules(participants))
                 stack.enter_context(_mode_class()(participants))
         except Exception:
             pass  # a torch that has no such thing: precheck has looked

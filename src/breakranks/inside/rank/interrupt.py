@@ -1,12 +1,8 @@
-"""Reaching a thread that runs: stop it at its next line, end what it evaluates, take the tracing off.
-
-A pending call runs in the main thread between two of its instructions; no signal handler is taken for it.
-"""
+"""Reaching a thread that runs: stop it at its next line, end what it evaluates, take the tracing off."""
 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from typing import Any
@@ -14,36 +10,34 @@ from typing import Any
 from breakranks.inside.rank.seat import Seat, Stop
 from breakranks.rankset import RankSet
 
-_kept: list[Any] = []  # what C is to call must stay alive until it has
 
+def soon(agent: Any, role: str, stoppers: RankSet, reason: str, thread: int | None = None) -> str:
+    """Stop a thread, the main one if none is named, at the next line that it comes to; why that cannot be, or nothing.
 
-def soon(agent: Any, role: str, stoppers: RankSet, reason: str) -> None:
-    """Stop the main thread at the next line that it comes to."""
+    It may be long in C before it comes to one: ``withdraw`` takes it back until then.
+    """
+    from breakranks.inside.rank import armed, threads
+
     if agent.seat.stop is not None or agent.seat.pending:
-        return
-    agent.seat.pending = True
+        return ""
     stop = Stop(site="", count=0, role=role, stoppers=stoppers, reason=reason or "interrupt")
+    return armed.halt(agent, thread or threads.main(), stop)
 
-    def break_in() -> None:
-        sys.settrace(None)  # what follows is ours, and not to be stepped through
-        agent.seat.pending = False
-        frame: Any = sys._getframe(1)
-        while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("breakranks."):
-            frame = frame.f_back
-        if frame is not None and agent.seat.stop is None:
-            from breakranks.inside.rank import api
 
-            api.debugger(agent).break_in(frame, stop)
+def withdraw(agent: Any) -> None:
+    """No thread is to be stopped any more that has not been yet."""
+    from breakranks.inside.rank import armed
 
-    _call_in_main(break_in)
+    armed.withdraw(agent)
 
 
 def stop_tracing(seat: Seat) -> None:
-    """The rank runs traced and nobody is there any more: its next event ends it."""
-    if seat.tracing:
-        from breakranks.inside.rank import api
+    """Nobody is there any more: nothing stops again."""
+    from breakranks.inside.rank import armed
 
-        api.lose()
+    known = armed.present()
+    if known is not None and known.agent.seat is seat:
+        armed.disarm(known.agent)
 
 
 def stop_evaluating(seat: Seat) -> None:
@@ -66,19 +60,3 @@ def stop_evaluating(seat: Seat) -> None:
         else:
             kind = ctypes.py_object(KeyboardInterrupt)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(seat.thread), kind)
-
-
-def _call_in_main(function: Any) -> None:
-    import ctypes
-
-    def guarded(_: Any) -> int:
-        try:
-            function()
-        except Exception:  # whatever it was, it is no exception of the job's
-            pass
-        return 0
-
-    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(guarded)
-    _kept.append(call)
-    del _kept[:-8]
-    ctypes.pythonapi.Py_AddPendingCall(call, None)

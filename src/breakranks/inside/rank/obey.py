@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from breakranks.inside.rank import api, interrupt, where
+from breakranks.inside.rank import api, interrupt, threads, where
 from breakranks.inside.rank.agent import VERSION, Agent
 from breakranks.inside.rank.seat import Request
 from breakranks.inside.rank.wire import Client
@@ -38,7 +36,10 @@ def _hello(agent: Agent, client: Client, message: Message) -> None:
 def _run(agent: Agent, client: Client, message: Message) -> None:
     takers = frozenset(RankSet.parse(str(message.get("takers", "")))) or frozenset([agent.me.rank])
     line = str(message["line"]).replace("\n", " ")
-    if not agent.seat.put(Request(client, int(message["id"]), line, takers)):
+    request = Request(client, int(message["id"]), line, takers)
+    if message.get("look") and agent.looker.wants(line):
+        agent.looker.take(request)
+    elif not agent.seat.put(request):
         agent.wire.tell(
             {"event": "answer", "id": message["id"], "running": True, "text": "", "state": agent.state()}, client
         )
@@ -57,28 +58,59 @@ def _go(agent: Agent, client: Client, message: Message) -> None:
 
 def _interrupt(agent: Agent, client: Client, message: Message) -> None:
     """Stop at the next line; or end what is evaluated, if the rank is at a prompt."""
+    why = ""
     if agent.seat.evaluating:
         interrupt.stop_evaluating(agent.seat)
+        done = "evaluating"
+    elif agent.looker.evaluating:
+        agent.looker.interrupt()
         done = "evaluating"
     elif agent.seat.stop is not None:
         done = "stopped"
     else:
         role = "held" if message.get("hold") else "prompt"
         mine = RankSet([agent.me.rank])
-        interrupt.soon(agent, role, mine, "hold" if role == "held" else "interrupt")
-        done = "soon"
-    agent.wire.tell({"event": "done", "id": message.get("id"), "done": done}, client)
+        reason = str(message.get("reason") or ("hold" if role == "held" else "interrupt"))
+        why = interrupt.soon(agent, role, mine, reason, thread=agent.looker.chosen)
+        done = "refused" if why else "soon"
+    agent.wire.tell({"event": "done", "id": message.get("id"), "done": done, "why": why}, client)
+
+
+def _withdraw(agent: Agent, client: Client, message: Message) -> None:
+    """The rank is not to be stopped after all, if it has not been yet."""
+    interrupt.withdraw(agent)
+    agent.wire.tell({"event": "done", "id": message.get("id"), **agent.state()}, client)
 
 
 def _where(agent: Agent, client: Client, message: Message) -> None:
     """Where the rank's thread is while it runs."""
-    thread = agent.seat.thread or threading.main_thread().ident
-    frame = sys._current_frames().get(thread or 0)
+    frame = agent.looker.frame()
     found: Message = {"event": "where", "id": message.get("id"), "frames": [], "collective": None, **agent.state()}
     if frame is not None:
         found["frames"] = where.frames_of(frame)
+        found["thread"] = threads.name_of(agent.looker.thread)
+        found["blocked"] = agent.looker.blocked()
         found["collective"] = where.collective_of(frame) if agent.seat.state != "stopped" else None
     agent.wire.tell(found, client)
+
+
+def _probe(agent: Agent, client: Client, message: Message) -> None:
+    """Tell this console what expressions are at a line, as often as it asks for."""
+    from breakranks.inside.rank import armed, places
+
+    file, _, line = str(message.get("place", "")).rpartition(":")
+
+    def tell(record: Message) -> None:
+        agent.wire.tell({"event": "probe", **record}, client)
+
+    why = ""
+    try:
+        prints = [str(one) for one in message.get("prints") or ()]
+        when = str(message.get("when") or "")
+        client.probes.append(armed.probe(agent, file, int(line), when, prints, int(message["times"]), tell))
+    except (armed.Refused, places.NoPlace, ValueError) as error:
+        why = str(error)
+    agent.wire.tell({"event": "done", "id": message.get("id"), "error": why}, client)
 
 
 def _complete(agent: Agent, client: Client, message: Message) -> None:
@@ -92,6 +124,22 @@ def _complete(agent: Agent, client: Client, message: Message) -> None:
         except Exception:
             words = []
     agent.wire.tell({"event": "completions", "id": message.get("id"), "words": words}, client)
+
+
+def _patience(agent: Agent, client: Client, message: Message) -> None:
+    """Somebody may stop this rank or another: timeouts are long as long as this console is here and needs it."""
+    notes = agent.watch.be_patient(client, bool(message.get("needed")))
+    agent.wire.tell({"event": "done", "id": message.get("id"), "notes": notes}, client)
+
+
+def _dap(agent: Agent, client: Client, message: Message) -> None:
+    """Let a debugger that speaks the Debug Adapter Protocol in, by the socket at ``path``; without one, tell of it."""
+    from breakranks.inside.rank import dap
+
+    found: Message = {"own": dap.has_debugpy()}
+    if message.get("path"):
+        found = dap.start(str(message["path"]), str(message.get("folder", "")), agent.watch.visit)
+    agent.wire.tell({"event": "done", "id": message.get("id"), **found}, client)
 
 
 def _state(agent: Agent, client: Client, message: Message) -> None:
@@ -108,8 +156,12 @@ _WORDS: dict[str, Callable[[Agent, Client, Message], None]] = {
     "run": _run,
     "go": _go,
     "interrupt": _interrupt,
+    "withdraw": _withdraw,
     "where": _where,
+    "probe": _probe,
     "complete": _complete,
+    "dap": _dap,
+    "patience": _patience,
     "state": _state,
     "bye": _bye,
 }

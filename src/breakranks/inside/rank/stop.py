@@ -17,52 +17,18 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from breakranks.inside.rank import fsdp, guard, values, where
+from breakranks.inside.rank import armed, fsdp, guard, values, where
 from breakranks.inside.rank.agent import Agent
+from breakranks.inside.rank.arming import Arming
+from breakranks.inside.rank.captured import Captured
+from breakranks.inside.rank.engine import is_ours
 from breakranks.inside.rank.seat import GONE, Ended, Released, Stop
 from breakranks.rankset import RankSet
 
-MOST_TEXT = 256 * 1024
-_MOST_PARTS = 20_000
+_MOST_LOCALS = 500
 _LATE = 1.0  # seconds within which an interrupt of ours has arrived
 _OURS = "breakranks.inside.*"
 _MINDSPORE = "MindSpore's collectives keep their own timeouts (30 s and more): step over one on all ranks, `all n`"
-
-
-class Captured:
-    """Standard output of a command, up to a bound; what is beyond it is counted."""
-
-    encoding = "utf-8"
-    errors = "backslashreplace"
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._room = MOST_TEXT
-        self._cut = 0
-
-    def write(self, text: str) -> int:
-        text = str(text)
-        kept = text[: self._room]
-        if kept:
-            self._parts.append(kept)
-            self._room -= len(kept)
-        self._cut += len(text) - len(kept)
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-    def isatty(self) -> bool:
-        return False
-
-    def take(self) -> tuple[str, int]:
-        """What was written, and how much more there would have been."""
-        text, cut = "".join(self._parts), self._cut
-        self.__init__()  # type: ignore[misc]
-        return text, cut
-
-    def skip(self, count: int) -> None:
-        self._cut += count
 
 
 class Lines:
@@ -75,11 +41,16 @@ class Lines:
         return self._debugger.next_line()
 
 
-class RankPdb(pdb.Pdb):
-    """One in a process: breakpoints set at one stop are there at the next."""
+class RankPdb(Arming, pdb.Pdb):
+    """One a thread; their breakpoints are one table. ``going``: the last word was to continue, and not to step."""
+
+    going = False
+    stepping = has_stepped = False  # its trace function is the thread's, or was
+    _generation = 0  # of what is armed, when this thread left the prompt
 
     def __init__(self, agent: Agent) -> None:
         self._captured = Captured()
+        self._named: list[dict[str, Any]] = []  # modules in which pdb has put variables of its own
         super().__init__(
             stdin=Lines(self),  # type: ignore[arg-type]
             stdout=self._captured,  # type: ignore[arg-type]
@@ -90,7 +61,11 @@ class RankPdb(pdb.Pdb):
         self.prompt = ""
         self.use_rawinput = False
         self.agent = agent
-        self.lost = False  # the console has gone while the rank ran: stop tracing at the next event
+        armed.engine(agent)
+        self.share()
+        self.tracer = self.trace_dispatch  # always the same one, so that it can be told from others
+        self.lost = False  # the console has gone while the rank was stepped: stop tracing at the next event
+        self._displaced: Any = None  # somebody else's trace function, until this thread runs on
         self._next: Stop | None = None  # what the next interaction is about, where we know better than pdb
         self._value: dict[str, Any] | None = None
         self._failed = False
@@ -98,16 +73,23 @@ class RankPdb(pdb.Pdb):
 
     # ---- stopping
 
-    def stop_at(self, frame: FrameType, stop: Stop) -> None:
-        """Stop in this very line. After it the rank runs; if ``seat.tracing``, the caller calls trace_from last."""
+    def stop_at(self, frame: FrameType, stop: Stop, number: int = 0) -> None:
+        """Stop in this very line, at a breakpoint if that has a number. Unless it is ``going`` after it, the caller
+        calls trace_from last."""
         tracer = sys.gettrace()
-        sys.settrace(None)  # a rank that runs to a breakpoint of pdb's is traced, and so would all be that we do
+        sys.settrace(None)  # else all would be traced that we do
+        self._displaced = tracer if not is_ours(tracer) else self._displaced
         self.reset()
         self.botframe = _outermost(frame)
         self._next = stop
-        self.interaction(frame, None)
-        if not self.seat.tracing and tracer is not None and tracer != self.trace_dispatch:
-            sys.settrace(tracer)  # somebody else's
+        if number:
+            self.currentbp = number
+            self.user_line(frame)
+        else:
+            self.interaction(frame, None)
+        self._next = None
+        if self.going:
+            self._go_on(frame)
 
     def post_mortem(self, trace: TracebackType, stop: Stop) -> None:
         self.reset()
@@ -117,10 +99,35 @@ class RankPdb(pdb.Pdb):
 
     def trace_from(self, frame: FrameType | None) -> None:
         """The last thing that happens before the job's own code runs: any call of ours after it would be traced too."""
-        while frame is not None:
-            frame.f_trace = self.trace_dispatch
-            frame = frame.f_back
-        sys.settrace(self.trace_dispatch)
+        known = armed.engine(self.agent)
+        with known.lock:
+            if self.going or self._generation != known.generation:
+                self._go_on(frame)
+                return
+            self.stepping = self.has_stepped = True
+            while frame is not None:
+                frame.f_trace = self.tracer
+                frame = frame.f_back
+            sys.settrace(self.tracer)
+
+    def steps(self) -> bool:
+        """Whether it steps the thread that asks; one that has ended meanwhile may have had the same number."""
+        return self.stepping and sys.gettrace() is self.tracer
+
+    def _go_on(self, frame: FrameType | None) -> Any:
+        """Not stepped any more; what is armed is come to in another way."""
+        self.stepping = False
+        self.forget_names()
+        displaced, self._displaced = self._displaced, None
+        return armed.go_on(self.agent, frame, displaced)
+
+    def set_continue(self) -> None:
+        self._set_stopinfo(self.botframe, None, -1)
+        self.going = True
+
+    def _set_stopinfo(self, *arguments: Any, **named: Any) -> None:
+        self.going = False
+        super()._set_stopinfo(*arguments, **named)  # type: ignore[misc]
 
     def break_in(self, frame: FrameType, stop: Stop) -> None:
         """Stop at the next line that this thread comes to."""
@@ -128,24 +135,38 @@ class RankPdb(pdb.Pdb):
         self.botframe = _outermost(frame)
         self._next = stop
         self.set_step()
+        self._generation = armed.engine(self.agent).generation
         self.trace_from(frame)
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self.lost:
             self.let_loose(frame)
             return None
-        return super().trace_dispatch(frame, event, arg)
+        armed.passing(self.agent, frame, event, arg)
+        try:
+            found = super().trace_dispatch(frame, event, arg)
+        except Exception:  # pdb's or ours, and none of the job's
+            self.let_loose(frame)
+            return None
+        return self._go_on(frame) if self.going else found
 
     def let_loose(self, frame: FrameType | None) -> None:
         """As if nobody had ever traced this thread."""
-        sys.settrace(None)
-        while frame is not None:
-            if frame.f_trace is not None:
-                del frame.f_trace
-            frame = frame.f_back
-        self.clear_all_breaks()
         self.lost = False
+        self.set_continue()
+        armed.disarm(self.agent)
+        self._go_on(frame)
         self.agent.loose()
+
+    def set_convenience_variable(self, frame: FrameType, name: str, value: Any) -> None:
+        super().set_convenience_variable(frame, name, value)  # type: ignore[misc]
+        if not any(one is frame.f_globals for one in self._named):
+            self._named.append(frame.f_globals)
+
+    def forget_names(self) -> None:
+        """What pdb has put into the job's modules, from 3.12 on: it would hold on to frames."""
+        while self._named:
+            self._named.pop().pop("__pdb_convenience_variables", None)
 
     @property
     def seat(self) -> Any:
@@ -177,6 +198,8 @@ class RankPdb(pdb.Pdb):
     def _sit(self, shown: FrameType | None, body: Callable[[], None]) -> None:
         """Be stopped, as the others and the consoles see it, for as long as ``body`` asks for lines."""
         stop, self._next = self._next or self._stepped(), None
+        self.lost = self.stepping = False
+        armed.halted(self.agent)
         stop.thread = threading.current_thread().name
         stop.where = where.place(shown)
         stop.inside = fsdp.inside_of(shown) if shown is not None else None
@@ -199,9 +222,10 @@ class RankPdb(pdb.Pdb):
             self.set_continue()
             ended = True
         finally:
+            self._generation = armed.engine(self.agent).generation
             tracing = not self._leaves()
             self.agent.leave(tracing=tracing)
-            if self.stoplineno == -1:  # a step is answered when it has come to its end, a `c` at once
+            if self.going:  # a step is answered when it has come to its end, a `c` at once
                 self._answer(went=True)
         if ended:
             raise KeyboardInterrupt
@@ -210,8 +234,8 @@ class RankPdb(pdb.Pdb):
         return Stop(site="", count=0, role="prompt", stoppers=RankSet([self.agent.me.rank]), reason="step")
 
     def _leaves(self) -> bool:
-        """Whether pdb was told to continue and has no breakpoint to stop at."""
-        return self.stoplineno == -1 and not self.breaks
+        """Whether pdb was told to continue and has nothing to stop at."""
+        return self.going and not armed.stops_again(self.agent)
 
     # ---- lines in, answers out
 
@@ -248,6 +272,7 @@ class RankPdb(pdb.Pdb):
             self.agent.wire.tell({"event": "state", "text": text if request is None else "", **self.agent.state()})
 
     def onecmd(self, line: str) -> Any:
+        self._captured.own(sys.stdout)
         ours, sys.stdout = sys.stdout, self._captured
         # What asks a question here would ask the job's own terminal, and nobody sees it there.
         stdin, sys.stdin = sys.stdin, io.StringIO()
@@ -259,6 +284,7 @@ class RankPdb(pdb.Pdb):
             return None
         finally:
             sys.stdin = stdin
+            self.arm()
             # The command may have set it to something of its own.
             if sys.stdout is self._captured:
                 sys.stdout = ours
@@ -272,7 +298,7 @@ class RankPdb(pdb.Pdb):
         if isinstance(error, KeyboardInterrupt):
             self.seat.signalled = False  # it has arrived
         if isinstance(error, guard.Refused):
-            self.error(_refusal(str(error)))
+            self.error(self.refusal(str(error)))
         else:
             self._failed = True
             super()._error_exc()  # type: ignore[misc]
@@ -284,12 +310,16 @@ class RankPdb(pdb.Pdb):
         request = self.seat.request
         return request.takers if request is not None else frozenset([self.agent.me.rank])
 
+    def refusal(self, text: str) -> str:
+        """How it is said that something would start a collective on part of its group."""
+        return f"refused: {text}. To do it on all of them: all p …"
+
     def _refused(self, source: str) -> bool:
         if self.curframe is None:
             return False
         found = guard.precheck(source, self.curframe.f_globals, self.curframe_locals, self._takers)
         if found:
-            self.error(_refusal(found))
+            self.error(self.refusal(found))
         return bool(found)
 
     def _getval(self, arg: str) -> Any:
@@ -316,10 +346,19 @@ class RankPdb(pdb.Pdb):
             ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.curframe), ctypes.c_int(1))
 
     def do_p(self, arg: str) -> None:
-        self._show(arg, bounded)
+        self._show(arg, values.bounded)
 
     def do_pp(self, arg: str) -> None:
         self._show(arg, lambda value: (pprint.pformat(value), 0))
+
+    def do_locals(self, arg: str) -> None:
+        """locals: the names of this frame and what they are, each in short."""
+        if arg:  # a variable of that name: locals = 3
+            self.default(f"locals {arg}")
+            return
+        with guard.guarding(self._takers):
+            for name, value in list(dict(self.curframe_locals).items())[:_MOST_LOCALS]:
+                self.message(f"{name} = {_short(value)}")
 
     def _show(self, arg: str, text_of: Callable[[Any], tuple[str, int]]) -> None:
         try:
@@ -331,7 +370,7 @@ class RankPdb(pdb.Pdb):
             with guard.guarding(self._takers):  # a repr may do anything
                 text, cut = text_of(value)
         except guard.Refused as refused:
-            self.error(_refusal(str(refused)))
+            self.error(self.refusal(str(refused)))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.seat.signalled = False  # it has arrived
@@ -346,17 +385,6 @@ class RankPdb(pdb.Pdb):
         return True
 
     do_q = do_exit = do_EOF = do_quit
-
-    def do_clear(self, arg: str) -> Any:
-        """cl(ear) N, FILE:LINE or all: without one pdb would ask whether it is meant."""
-        if not arg:
-            return self.error("say which: cl N, cl FILE:LINE, or cl all")
-        if arg.strip() != "all":
-            return super().do_clear(arg)
-        self.clear_all_breaks()
-        return self.message("Deleted all breakpoints")
-
-    do_cl = do_clear
 
     def do_run(self, arg: str) -> None:
         """run: a rank cannot be started again from here."""
@@ -373,20 +401,11 @@ class _Said(Exception):
     """What was wrong has been said."""
 
 
-def bounded(value: Any) -> tuple[str, int]:
-    """The repr of a value, and how many characters of it were not even made."""
-    if isinstance(value, (str, bytes, bytearray)) and len(value) > MOST_TEXT:
-        return repr(value[:MOST_TEXT]), len(value) - MOST_TEXT
-    if type(value) in (list, tuple, set, frozenset, dict) and len(value) > _MOST_PARTS:
-        short = reprlib.Repr()
-        for name in ("maxlist", "maxtuple", "maxset", "maxfrozenset", "maxdict", "maxstring", "maxother"):
-            setattr(short, name, 1000)
-        return f"{short.repr(value)} ({len(value):,} elements)", 0
-    return repr(value), 0
-
-
-def _refusal(text: str) -> str:
-    return f"refused: {text}. To do it on all of them: all p …"
+def _short(value: Any) -> str:
+    try:
+        return reprlib.repr(value)
+    except BaseException as error:  # a repr may do anything
+        return f"<{type(value).__name__}: {type(error).__name__} in its repr>"
 
 
 def _outermost(frame: FrameType) -> FrameType:

@@ -10,17 +10,20 @@ import contextlib
 import ctypes
 import hashlib
 import math
+import reprlib
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
+
+from breakranks.inside.rank import device
 
 EXACT = 2**53  # the ints that JSON's readers keep
 DIGESTED = 64 << 20  # bytes, beyond which a digest is of a sample
 SAMPLE = 1 << 20
 COUNTED = 1 << 27  # elements, beyond which counting would hold the job up
 CHUNK = 1 << 22
-PATIENCE = 2.0  # seconds for a device to finish what it is at
+MOST_TEXT = 256 * 1024
+_MOST_PARTS = 20_000
 COMPLEX = "is complex: no least, greatest or mean"
 
 Facts = dict[str, Any]
@@ -42,6 +45,18 @@ def describe(value: object) -> Facts | None:
     except Exception:
         pass
     return None
+
+
+def bounded(value: Any) -> tuple[str, int]:
+    """The repr of a value, and how many characters of it were not even made."""
+    if isinstance(value, (str, bytes, bytearray)) and len(value) > MOST_TEXT:
+        return repr(value[:MOST_TEXT]), len(value) - MOST_TEXT
+    if type(value) in (list, tuple, set, frozenset, dict) and len(value) > _MOST_PARTS:
+        short = reprlib.Repr()
+        for name in ("maxlist", "maxtuple", "maxset", "maxfrozenset", "maxdict", "maxstring", "maxother"):
+            setattr(short, name, 1000)
+        return f"{short.repr(value)} ({len(value):,} elements)", 0
+    return repr(value), 0
 
 
 def _is(value: object, module: str, name: str) -> bool:
@@ -168,13 +183,7 @@ def _busy(torch: Any, tensor: Any) -> str:
         return ""
     if torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
-    stream = torch.cuda.current_stream(tensor.device)
-    deadline = time.monotonic() + PATIENCE
-    while not stream.query():
-        if time.monotonic() > deadline:
-            return "its device is still busy with earlier work, perhaps a collective"
-        time.sleep(0.005)
-    return ""
+    return "its device is still busy with earlier work, perhaps a collective" if device.is_stuck(tensor) else ""
 
 
 def _torch_figures(torch: Any, tensor: Any) -> Facts:

@@ -17,6 +17,7 @@ from breakranks.rankset import RankSet, ranks_text
 
 if TYPE_CHECKING:
     from breakranks.inside.rank.agent import Agent
+    from breakranks.inside.rank.wire import Client
 
 IDLE, WATCHFUL, STOPPED = 1.0, 0.5, 0.1  # seconds between two looks
 _BEAT = 1.0
@@ -31,6 +32,8 @@ class Watch:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.off = False
+        self.visited = False  # a client of the Debug Adapter Protocol is in this rank
+        self._patient: list[Client] = []  # consoles that have such a client in some rank
         self.boards = board.Boards([board.FolderBoard(agent.path, same_host=True)])
         self._far: Distant | None = None
         self._start = folder.started(agent.pid)
@@ -51,7 +54,7 @@ class Watch:
             return
         beyond = board.store_of_torch() or board.shared_folder(me.job)
         if beyond is not None:
-            self._far = Distant(beyond)
+            self._far = Distant(beyond, from_now=self._agent.attached)
             self.boards = board.Boards([board.FolderBoard(self._agent.path, same_host=True), self._far])
 
     @property
@@ -69,6 +72,25 @@ class Watch:
         """This rank runs on while others stop: its timeouts are long until they have gone on."""
         self._passing = (stop, time.monotonic() + _NEVER_CAME)  # first: the agent puts back what nobody needs
         self._agent.timeouts.extend()
+
+    def visit(self, here: bool) -> None:
+        """A client of the Debug Adapter Protocol has come, or gone: it may stop this rank without a word to us."""
+        self.visited = here
+        self.publish()
+        if here:
+            self._agent.timeouts.extend()
+
+    def be_patient(self, client: Client, needed: bool) -> list[str]:
+        """A console wants long timeouts here, as long as it is there or until it says otherwise. What stays short."""
+        self._patient = [one for one in self._patient if one is not client]
+        if not needed:
+            return []
+        self._patient.append(client)
+        return self._agent.timeouts.extend()
+
+    @property
+    def _debugging(self) -> bool:
+        return self.visited or self._agent.seat.debugging
 
     def announce(self, record: dict[str, Any]) -> None:
         """Tell all ranks: go, off, on, hold. Whose it is and when makes two of the same two."""
@@ -102,9 +124,9 @@ class Watch:
             "socket": f"{agent.pid}.sock",
             "helper": me.helper,
             "beat": self._beats,
-            "debugging": seat.debugging,
+            "debugging": self._debugging,
             "role": stop.role if stop is not None else "",
-            "origin": list(seat.origin),
+            "origin": list(seat.origin) if seat.debugging else [],  # a visit keeps nobody held
             "counts": SITES.counts(),
             "stderr": output.standard_error(),
             "program": os.path.basename(sys.argv[0]) if sys.argv else "",
@@ -122,7 +144,7 @@ class Watch:
 
     def look(self, now: float) -> None:
         seat = self._agent.seat
-        if seat.debugging and now - self._beaten > _BEAT:
+        if self._debugging and now - self._beaten > _BEAT:
             self._beaten = now
             self._beats += 1
             self.boards.beat()
@@ -143,7 +165,8 @@ class Watch:
             reason = self._may_go(stop, now)
             if reason:
                 seat.release(reason)
-        self._keep_timeouts(busy or seat.debugging, now)
+        self._patient = [one for one in self._patient if one in self._agent.wire.clients]
+        self._keep_timeouts(busy or self._debugging or bool(self._patient), now)
 
     def _keep_timeouts(self, needed: bool, now: float) -> None:
         if self._passing is not None:

@@ -5,11 +5,13 @@ Read from another thread while the first goes on, so that anything may have chan
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 import linecache
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -158,6 +160,19 @@ def _recorded() -> Frame | None:
     members = members_of(name)[0] if name else []
     op = str(last.get("profiling_name", "")).partition(":")[2] or str(last.get("profiling_name", ""))
     return {"op": op, "group": desc if desc and desc != "undefined" else name, "members": members}
+
+
+def knowing(frames: Sequence[FrameType], tree: ast.AST) -> FrameType:
+    """The innermost frame in which all names of an expression are known; where there is none, the innermost."""
+    nodes = list(ast.walk(tree))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)} - bound
+    for frame in frames:
+        local = frame.f_locals
+        if all(name in local or name in frame.f_globals or hasattr(builtins, name) for name in names):
+            return frame
+    return frames[0]
 
 
 def place(frame: FrameType | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Client:
         self.heard = bytearray()
         self.unsent = bytearray()
         self.console = False
+        self.probes: list[int] = []  # that it has set
         self.polite = False  # it said goodbye and wants the breakpoints to stay armed
 
 
@@ -71,6 +72,14 @@ class Wire:
         self._listener.close()
         for client in self.clients:
             client.connection.close()
+
+    def close(self) -> None:
+        """Leave nothing open."""
+        self.hang_up()
+        self._selector.close()
+        handles, self._awake, self._wake = (self._awake, self._wake), -1, -1
+        for handle in handles:
+            os.close(handle)
 
     # ---- from the agent's thread
 

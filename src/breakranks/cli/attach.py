@@ -1,0 +1,138 @@
+"""Into a running job that nobody prepared: look at any variable of any rank, stop it, step it, let it go unharmed.
+
+A rank that is in Python is stopped at its next line. A rank that is blocked in C (a barrier, a sleep, a lock) is
+inspected: where, up, down, list, args, locals, p, pp, whatis, threads, all but stepping; `interrupt` stops it when it
+comes back. The prompt says which of the two it is. When it quits, or is killed, every rank goes on, and nothing of ours
+stays in it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from breakranks.cli import common, dap
+from breakranks.cli import console as prompt
+from breakranks.errors import BreakranksError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from breakranks.debug.attach import Unreached
+    from breakranks.debug.console import Console
+    from breakranks.debug.session import Session
+    from breakranks.jobs.find import FoundJob
+    from breakranks.rankset import RankSet
+
+EXAMPLES = """
+breakranks attach                              the job on this machine, all its ranks
+breakranks attach --rank 3                     stop rank 3 only; the others run on
+breakranks attach -c w -c 'p self.path'        ask, show, and go
+breakranks attach -c 'b train.py:30' -c 'p loss' -c c    stop where it comes by, ask, let it go
+breakranks attach --no-stop pid:4242           only look, in any Python process
+breakranks attach --thread loader              another thread than the main one
+breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and other DAP clients
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
+    parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="stop and ask only these: 3, 0-7, 0,4-6")
+    parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
+    parser.add_argument("--no-stop", action="store_true", help="stop nobody: only look, while the job goes on")
+    prompt.add_script(parser)
+    dap.add_options(parser)
+    common.add_output(parser, full="cut nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    from breakranks.debug.attach import attach, wait_for_leave
+    from breakranks.debug.session import Session
+
+    commands = prompt.commands_of(args)
+    prompt.check_times(args)
+    for_clients = dap.wanted(args)
+    job = common.resolve_live(args)
+    chosen = common.ranks_of(job, args.rank)
+    # An agent in every rank, also of those that run on: their timeouts are long while another is stopped.
+    attached = attach(job)
+    missed = [one for one in attached.unreached if chosen is None or one.rank in chosen]
+    if len(missed) == (len(job.ranks) if chosen is None else len(chosen)):
+        _say_native(missed, job)
+        raise BreakranksError(f"no rank can be entered: {missed[0].what}", missed[0].help)
+    session = Session(agents=attached.agents)
+
+    if for_clients:
+        return _serve(session, chosen, args)
+
+    def begin(session: Session, console: Console) -> bool:
+        _begin(session, console, chosen, args)
+        _say_missed(missed, job, args)
+        return True
+
+    try:
+        if commands is None and not args.json and sys.stdin.isatty():
+            return prompt.talk(session, args, begin)
+        if commands is None:
+            commands = [line.rstrip("\n") for line in sys.stdin]
+        return prompt.script(session, commands, args, begin)
+    finally:
+        wait_for_leave(attached.agents)
+
+
+def _serve(session: Session, chosen: RankSet | None, args: argparse.Namespace) -> int:
+    try:
+        _meet(session)
+        return dap.serve(session, session.ranks if chosen is None else chosen, args)
+    finally:
+        session.close(armed=False)
+
+
+def _meet(session: Session) -> None:
+    session.scan()
+    session.wait(lambda: bool(session.ranks) and all(session.state(rank).get("pid") for rank in session.ranks), 2.0)
+
+
+def _begin(session: Session, console: Console, chosen: RankSet | None, args: argparse.Namespace) -> None:
+    from breakranks.debug.halting import halt, make_patient
+
+    _meet(session)
+    make_patient(session)
+    ranks = session.ranks if chosen is None else chosen & session.ranks
+    if chosen is not None:
+        for _ in console.execute(f"focus {ranks}"):
+            pass
+    if args.thread:
+        prompt.do(f"rank {ranks} thread {args.thread}", console, session, args)
+    refused = {} if args.no_stop else halt(session, ranks)
+    session.take_events()
+    if not args.json:
+        prompt.show_standings(session, ranks, args)
+        for rank, why in refused.items():
+            common.show([[(f"rank {rank} cannot be stopped: {why}", "warn")]], common.look(args))
+
+
+def _say_missed(missed: Sequence[Unreached], job: FoundJob, args: argparse.Namespace) -> None:
+    if not missed or args.json:
+        return
+    from breakranks.rankset import RankSet, ranks_text
+
+    groups: dict[tuple[str, str], list[int]] = {}
+    for one in missed:
+        groups.setdefault((one.what, one.help), []).append(one.rank)
+    for (what, help), ranks in groups.items():
+        lines = [[(f"{ranks_text(RankSet(ranks))} cannot be entered: {what}", "warn")], [(help, "dim")]]
+        common.show(lines, common.look(args))
+    _say_native(missed, job)
+
+
+def _say_native(missed: Sequence[Unreached], job: FoundJob) -> None:
+    """Where no Python can run there is still what can be seen from outside, C frames too."""
+    if not any("holds the GIL" in one.what for one in missed):
+        return
+    from breakranks.cli.main import main
+
+    pids = ",".join(str(one.pid) for one in missed)
+    main(["stacks", f"pid:{pids}", "--native"])

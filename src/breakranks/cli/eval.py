@@ -1,0 +1,133 @@
+"""Ask the ranks of a running job one thing: what is EXPR there? The job goes on, and nothing stays in it.
+
+It is evaluated in the innermost frame of the main thread that knows its names, whether the rank runs or is blocked; a
+thread of ours does it, so the job's own stays where it is. Equal answers are shown once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from breakranks.cli import common
+from breakranks.errors import BreakranksError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from breakranks.debug.asking import Question, Told
+    from breakranks.jobs.find import FoundJob
+    from breakranks.rankset import RankSet
+
+EXAMPLES = """
+breakranks eval step                                 the variable `step` of every rank
+breakranks eval --rank 3 self.lock_file_path         what a hung FileBaton.wait waits for
+breakranks eval --frame train 'len(batch), loss'     in the frame of the function train
+breakranks eval --thread loader 'queue.qsize()'      in another thread
+breakranks eval pid:4242 --json 'cfg'                any Python process, for programs
+breakranks eval --allow-effects 'cfg.verbose = True' change something, in a script
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("expression", metavar="EXPR", help="what to ask; in quotes, where it has spaces")
+    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
+    parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
+    parser.add_argument(
+        "--frame",
+        metavar="FUNCTION|N",
+        help="in the frame of this function, or number N (0: the innermost)",
+    )
+    parser.add_argument(
+        "--thread", metavar="NAME", help="in this thread: its name or number; without it the main thread"
+    )
+    parser.add_argument(
+        "--allow-effects",
+        action="store_true",
+        help="do not ask before an assignment, or a call that starts a collective",
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=5.0, help="how long to wait for the answers (5)"
+    )
+    common.add_output(parser, full="cut nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    from breakranks.debug import asking
+
+    if not 0 < args.timeout < 1e6:
+        raise UsageError(f"--timeout {args.timeout} is no time to wait", "Give seconds, for example 5.")
+    question = asking.Question(source=args.expression, frame=args.frame, thread=args.thread, effects=args.allow_effects)
+    effect = asking.effect_of(question.source)
+    job = common.resolve_live(args)
+    ranks = common.ranks_of(job, args.rank)
+    if effect and not question.effects:
+        question = _allowed(question, f"{question.source!r} is {effect}, and changes the job")
+    told = asking.ask(job, ranks, question, deadline=args.timeout)
+    effects = [one for one in told if one.effect]
+    if effects and not question.effects:
+        question = _allowed(question, f"it starts a collective, {effects[0].effect.partition(' needs ')[0]}")
+        told = asking.ask(job, ranks, question, deadline=args.timeout)
+    return _show(told, job, ranks, args)
+
+
+def _allowed(question: Question, why: str) -> Question:
+    from msgspec.structs import replace
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(why, "In a script say that it is meant: --allow-effects")
+    sys.stderr.write(f"breakranks: {why}. Do it? yes/no > ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("not done", "Nothing was changed.")
+    return replace(question, effects=True)
+
+
+def _show(told: Sequence[Told], job: FoundJob, ranks: RankSet | None, args: argparse.Namespace) -> int:
+    if told and not any(one.asked for one in told):
+        if args.json:
+            _show_json(told)
+        raise BreakranksError(f"no rank could be asked: {told[0].answer.text}", told[0].help)
+    if args.json:
+        _show_json(told)
+    else:
+        _show_text(told, args)
+    return 1 if any(one.answer.error for one in told) else 0
+
+
+def _show_text(told: Sequence[Told], args: argparse.Namespace) -> None:
+    from breakranks.debug.answers import fold
+    from breakranks.show import answers, seats
+
+    look = common.look(args)
+    common.show(seats.where_lines([(one.rank, one.where, one.thread) for one in told if one.where], look), look)
+    common.show(answers.lines(fold(one.answer for one in told), look), look)
+    helps = dict.fromkeys(one.help for one in told if one.help)
+    common.show([[(help, "dim")] for text in helps for help in text.splitlines()], look)
+
+
+def _show_json(told: Sequence[Told]) -> None:
+    import json
+
+    from breakranks.debug.answers import fold
+    from breakranks.debug.answers_json import as_json
+
+    by_rank = {one.rank: one for one in told}
+    folded = fold(one.answer for one in told)
+    groups = []
+    for group, plain in zip(folded.groups, as_json(folded)["answers"], strict=True):
+        first = by_rank[group.members[0]]
+        groups.append(
+            {
+                "ranks": plain["ranks"],
+                "value": None if plain["error"] else plain["text"],
+                "error": plain["text"] if plain["error"] else None,
+                "described": plain["value"],
+                "cut": plain["cut"],
+                "where": first.where or None,
+                "thread": first.thread,
+            }
+        )
+    print(json.dumps({"schema": 1, "answers": groups}), flush=True)

@@ -1,0 +1,130 @@
+"""Print what ranks of a running job have in their hands where they come by FILE:LINE, without stopping them.
+
+The job needs no preparation; the probe is gone after so many hits or so much time. Ranks that come by together are
+shown together, and equal values once. Exit status as grep has it: 0 somebody came by, 1 nobody, 2 could not look.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from breakranks.cli import common
+from breakranks.errors import BreakranksError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from breakranks.debug.probing import Hit, Probe
+    from breakranks.debug.session import Session
+    from breakranks.rankset import RankSet
+
+EXAMPLES = """
+breakranks probe train.py:30 --print loss                     the next ten times, on all ranks
+breakranks probe train.py:30 --when 'loss != loss' --print step --times 1    the first nan of each rank
+breakranks probe model.py:88 --print x.shape --ranks 0-3 --for 5             for five seconds
+breakranks probe train.py:30 --print loss --json | jq .values                for programs, a line a hit
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("place", metavar="FILE:LINE", help="where; a file's name is enough, if only one has it")
+    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
+    parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
+    parser.add_argument("--when", metavar="COND", help="only where this holds, in the frame there")
+    parser.add_argument(
+        "--print", dest="prints", metavar="EXPR", action="append", help="what to print; may be repeated"
+    )
+    parser.add_argument("--times", metavar="N", type=int, default=10, help="so many hits of each rank (10)")
+    parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=float, default=60.0, help="so long (60)")
+    common.add_output(parser, full="cut nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    from breakranks.debug.attach import attach, wait_for_leave
+    from breakranks.debug.probing import Probe, set_probe
+    from breakranks.debug.session import Session
+
+    probe = Probe(place=args.place, when=args.when, prints=tuple(args.prints or ()), times=args.times)
+    _check(probe, args)
+    job = common.resolve_live(args)
+    chosen = common.ranks_of(job, args.rank)
+    attached = attach(job, chosen)
+    if not attached.agents:
+        raise BreakranksError(f"no rank can be entered: {attached.unreached[0].what}", attached.unreached[0].help)
+    for one in attached.unreached:
+        sys.stderr.write(f"breakranks: rank {one.rank} cannot be entered: {one.what}\n")
+    session = Session(agents=attached.agents)
+    try:
+        session.scan()
+        session.wait(lambda: bool(session.ranks), 2.0)
+        ranks = session.ranks
+        failed = set_probe(session, probe, ranks)
+        if len(failed) == len(ranks):
+            raise UsageError(f"no probe there: {next(iter(failed.values()))}", "Name a line that has code: FILE:LINE")
+        return _watch(session, probe, ranks, failed, args)
+    finally:
+        session.close(armed=False)
+        wait_for_leave(attached.agents)
+
+
+def _check(probe: Probe, args: argparse.Namespace) -> None:
+    import ast
+
+    file, _, line = probe.place.rpartition(":")
+    if not file or not line.isdigit():
+        raise UsageError(f"{probe.place!r} is no place", "Write FILE:LINE, for example train.py:30")
+    for source in (probe.when, *probe.prints):
+        try:
+            if source is not None:
+                ast.parse(source.strip(), mode="eval")
+        except (SyntaxError, ValueError) as error:
+            raise UsageError(f"{source!r} is no expression: {error}", "For example: --when 'loss != loss'") from None
+    if not 0 < args.times <= 1_000_000:
+        raise UsageError(f"--times {args.times} is no number of hits", "Give 1 to 1000000.")
+    if not 0 < args.seconds < 1e9:
+        raise UsageError(f"--for {args.seconds} is no time", "Give seconds, for example 60.")
+
+
+def _watch(session: Session, probe: Probe, ranks: RankSet, failed: dict[int, str], args: argparse.Namespace) -> int:
+    from breakranks.debug.probing import Wrong, hits
+    from breakranks.rankset import RankSet
+
+    for rank, why in failed.items():
+        sys.stderr.write(f"breakranks: rank {rank} has no probe: {why}\n")
+    came = 0
+    try:
+        for hit in hits(session, probe, ranks - RankSet(failed), args.seconds):
+            if isinstance(hit, Wrong):
+                sys.stderr.write(f"breakranks: rank {hit.rank}: {hit.text}\n")
+                continue
+            came += 1
+            _show(hit, probe, args)
+    except KeyboardInterrupt:
+        if not came:
+            raise
+    if not came:
+        sys.stderr.write(f"breakranks: nobody came by {probe.place}{' with that' if probe.when else ''}\n")
+    return 0 if came else 1
+
+
+def _show(hit: Hit, probe: Probe, args: argparse.Namespace) -> None:
+    if args.json:
+        import json
+
+        from breakranks.debug.answers_json import as_json
+
+        values = [{"expression": name, **as_json(folded)} for name, folded in hit.values]
+        plain = {"schema": 1, "hit": hit.number, "ranks": str(hit.ranks), "where": hit.where, "values": values}
+        print(json.dumps(plain), flush=True)
+        return
+    from breakranks.rankset import ranks_text
+    from breakranks.show import answers, seats
+
+    look = common.look(args)
+    common.show([[(f"hit {hit.number}", "own"), f"  {ranks_text(hit.ranks)}  ", *seats.place(hit.where, look)]], look)
+    for name, folded in hit.values:
+        common.show([[(f"  {name}", "dim")]], look)
+        common.show(answers.lines(folded, look), look)
+    sys.stdout.flush()

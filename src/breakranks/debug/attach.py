@@ -1,0 +1,143 @@
+"""Bringing an agent into the ranks of a job that nobody prepared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from breakranks.debug.link import Found, Link
+from breakranks.inside.door import ask_many
+from breakranks.inside.errors import InsideError
+from breakranks.inside.rank import AGENT_THREAD
+from breakranks.inside.shipped import bundle
+from breakranks.jobs.find import FoundJob, FoundRank
+from breakranks.observe.watchdog import Watchdog
+from breakranks.rankset import RankSet
+
+DEADLINE = 10.0
+_LEAVES = 2.0  # seconds in which an agent that was leaving has gone
+
+
+class Unreached(Struct, frozen=True, kw_only=True):
+    """A rank that could not be entered: why, and what to do."""
+
+    rank: int
+    pid: int
+    what: str
+    help: str
+
+
+class Attached(Struct, frozen=True, kw_only=True):
+    """The agents that are there now, and the ranks without one."""
+
+    agents: tuple[Found, ...]
+    unreached: tuple[Unreached, ...]
+
+
+def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = DEADLINE) -> Attached:
+    """An agent in each rank of a job that is on this host, or in some of them."""
+    chosen = [rank for rank in job.ranks if ranks is None or rank.rank in ranks]
+    agents: list[Found] = []
+    unreached: list[Unreached] = []
+    until = time.monotonic() + _LEAVES
+    modules = {**bundle(), "module": "breakranks.inside.rank.attached"}
+    with Watchdog() as dog:
+        while chosen:
+            again = []
+            each = {rank.pid: {"given": _who(job, rank)} for rank in chosen}
+            found = ask_many(each, "visit", modules, deadline=deadline, each=each, dog=dog)
+            for rank in chosen:
+                answer = found[rank.pid]
+                if isinstance(answer, InsideError):
+                    unreached.append(_unreached(rank, answer.message, answer.help))
+                    continue
+                told: dict[str, Any] = json.loads(answer)
+                if "path" in told and _answers(here := _found(rank, told)):
+                    agents.append(here)
+                elif (told.get("leaving") or "path" in told) and time.monotonic() < until:
+                    again.append(rank)
+                else:
+                    why = str(told.get("refused") or "the agent of the last attach does not leave")
+                    unreached.append(_unreached(rank, why, "Look from outside instead: breakranks stacks"))
+            chosen = again
+            if again:
+                time.sleep(0.02)
+    return Attached(agents=tuple(agents), unreached=tuple(unreached))
+
+
+def _answers(found: Found) -> bool:
+    """Whether the agent is still there: it may have been about to leave."""
+    try:
+        Link(found).close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_for_leave(agents: Iterable[Found], seconds: float = 1.0) -> None:
+    """Until the agents have taken everything of ours along; one that somebody else uses too, or cannot yet, stays."""
+    until = time.monotonic() + seconds
+    ours = [one.pid for one in agents if one.attached]
+    while any(_has_agent(pid) for pid in ours) and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+def _has_agent(pid: int) -> bool:
+    """Whether the agent's thread is there: it ends when all the rest has gone."""
+    try:
+        tids = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    return any(_comm(pid, tid) == AGENT_THREAD for tid in tids)
+
+
+def _comm(pid: int, tid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/task/{tid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _who(job: FoundJob, rank: FoundRank) -> dict[str, object]:
+    """What the rank is told of itself; ``named``: its launcher has told it already."""
+    digest = hashlib.blake2s(repr((job.job.key, job.job.started)).encode(), digest_size=4).hexdigest()
+    return {
+        "rank": rank.rank,
+        "world": max(job.job.world_size, rank.rank + 1),
+        "job": f"attached-{digest}",
+        "named": not job.job.key.startswith("pid-"),
+    }
+
+
+def _unreached(rank: FoundRank, what: str, help: str) -> Unreached:
+    return Unreached(rank=rank.rank, pid=rank.pid, what=what, help=help)
+
+
+def _found(rank: FoundRank, told: dict[str, Any]) -> Found:
+    return Found(
+        job=str(told["job"]),
+        rank=rank.rank,
+        pid=rank.pid,
+        helper=False,
+        path=_seen_from_here(rank.pid, str(told["path"])),
+        debugging=False,
+        attached=bool(told.get("attached")),
+    )
+
+
+def _seen_from_here(pid: int, path: str) -> str:
+    """A path of the process's as we can open it: it may be in a container."""
+    try:
+        if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
+            return f"/proc/{pid}/root{path}"
+        root = os.readlink(f"/proc/{pid}/root")
+    except OSError:
+        return path
+    return path if root == "/" else f"/proc/{pid}/root{path}"

@@ -1,0 +1,35 @@
+"""Stopping ranks that run: one that is in Python stops at its next line, one that is blocked in C is only looked at."""
+
+from __future__ import annotations
+
+import time
+
+from breakranks.debug.session import Session
+from breakranks.rankset import RankSet
+
+_LOOK = 0.1  # seconds between two looks at a rank that has not stopped
+_EXTEND = 5.0  # seconds for the timeouts of all groups to be made long
+_PATIENCE = 2.0  # seconds for a rank that computes in C to come back to Python
+
+
+def make_patient(session: Session) -> None:
+    """Every rank's timeouts become long, before one is stopped: what another has begun by then keeps its own."""
+    session.ask({"do": "patience", "needed": True}, session.ranks, _EXTEND)
+
+
+def halt(session: Session, ranks: RankSet) -> dict[int, str]:
+    """Stop ranks, as far as they are in Python; the others go on as if nobody had asked. By rank, why it cannot be."""
+    replies = session.ask({"do": "interrupt", "reason": "attach"}, ranks - session.stopped)
+    refused = {rank: str(reply["why"]) for rank, reply in replies.items() if reply.get("why")}
+    wanted = (ranks & session.ranks) - RankSet(refused)
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        session.wait(lambda: wanted <= session.stopped, _LOOK)
+        waiting = (wanted - session.stopped) & session.ranks
+        replies = session.ask({"do": "where"}, waiting, 1.0)
+        if all(replies.get(rank, {}).get("blocked") for rank in waiting):
+            break
+    waiting = (wanted - session.stopped) & session.ranks
+    session.ask({"do": "withdraw"}, waiting)
+    session.drain()
+    return refused

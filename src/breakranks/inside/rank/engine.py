@@ -1,0 +1,375 @@
+"""What is armed in this process, and what happens when a thread comes to it. ``armed`` is how others see it."""
+
+from __future__ import annotations
+
+import bdb
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from breakranks.inside.rank import api, places, threads
+from breakranks.inside.rank.seat import Stop
+from breakranks.inside.rank.watches import Probe, Watched, is_caught, is_new, said
+from breakranks.rankset import RankSet
+
+if TYPE_CHECKING:
+    from breakranks.inside.rank.agent import Agent
+    from breakranks.inside.rank.stop import RankPdb
+
+BREAKS: dict[str, list[int]] = {}  # the lines of each file that have breakpoints, for every pdb of ours
+SHARED: dict[str, Any] = {}  # and what else these have in common
+
+Place = tuple[str, int]
+Spot = tuple[CodeType, list[Any], list[Probe], bool]  # what a line of a code object has: breakpoints, probes, watches
+
+
+class Refused(Exception):
+    """It cannot be done here; its text says why."""
+
+
+class Engine:
+    """``inside``: threads that are in code of ours because of an event, and whose events are ours."""
+
+    def __init__(self, agent: Agent) -> None:
+        from breakranks.inside.rank.armed_trace import Tracer
+
+        self.agent = agent
+        self.lock = threading.RLock()
+        self.halts: dict[int, Stop] = {}
+        self.probes: dict[Place, list[Probe]] = {}
+        self.watches: dict[int, Watched] = {}
+        self.catches: dict[str, None] = {}
+        self.inside: set[int] = set()
+        self.generation = 0  # how often everything was taken off: what was begun before is over
+        self._places: dict[str, frozenset[int]] = {}
+        self._spots: dict[tuple[int, int], Spot] = {}
+        self._conditions: dict[int, tuple[Any, CodeType]] = {}
+        self._armed: Any = None
+        self.ended: Callable[[], None] = lambda: None  # a watch has ended by itself
+        self._first = bdb.Breakpoint.next
+        if sys.version_info >= (3, 12):
+            from breakranks.inside.rank.armed_monitor import Monitor
+
+            self.way: Tracer | Monitor = Monitor(self)
+        else:
+            self.way = Tracer(self)
+
+    # ---- what there is
+
+    @property
+    def here(self) -> bool:
+        """False in a forked child: nobody is there who could let it go on."""
+        return os.getpid() == self.agent.pid
+
+    @property
+    def stops(self) -> bool:
+        """Whether something is armed that would stop a thread again."""
+        return bool(BREAKS or self.watches or self.catches)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.stops or self.probes or self.halts)
+
+    def lines(self, file: str) -> frozenset[int]:
+        """The lines of a file that are of interest; ``file`` as a code object has it."""
+        return self._places.get(places.canonic(file), frozenset())
+
+    def concerns(self, code: CodeType, lines: frozenset[int]) -> frozenset[int]:
+        """Which of these lines this code has; of a function that has a breakpoint by name, its first."""
+        found = lines.intersection(places.lines_in(code))
+        if code.co_firstlineno in lines and self._by_name(code):
+            found |= {places.first_line(code)}
+        return found
+
+    def _by_name(self, code: CodeType) -> bool:
+        known = bdb.Breakpoint.bplist.get((places.canonic(code.co_filename), code.co_firstlineno)) or ()
+        return any(one.funcname == code.co_name for one in known)
+
+    # ---- arming
+
+    def refresh(self) -> None:
+        """Make what is armed what is wanted; called after every change, and does nothing where there was none."""
+        with self.lock:
+            wanted = self._wanted()
+            if wanted == self._armed or (self.idle and self._armed is None):
+                return
+            found: dict[str, set[int]] = {}
+            for file, line in {*((file, line) for file, line, _ in wanted[0]), *wanted[1]}:
+                found.setdefault(file, set()).add(line)
+            self._spots.clear()
+            self._places = {file: frozenset(lines) for file, lines in found.items()}
+            try:
+                self.way.refresh()
+            finally:
+                self._armed = wanted if not self.idle else None
+
+    def _wanted(self) -> tuple[Any, ...]:
+        breaks = {
+            (*place, one.number)
+            for place, known in list(bdb.Breakpoint.bplist.items())
+            if place[1] in BREAKS.get(place[0], ())
+            for one in known
+            if one.enabled
+        }
+        numbers = {one.number for known in self.probes.values() for one in known}
+        return breaks, set(self.probes), numbers, set(self.watches), set(self.catches), set(self.halts)
+
+    def halt(self, ident: int, stop: Stop) -> None:
+        """Stop a thread at its next line."""
+        self.halts[ident] = stop
+        self.agent.seat.pending = True
+        try:
+            self.way.halt(ident)
+        except BaseException:
+            self.unhalt(ident)
+            raise
+
+    def unhalt(self, *idents: int) -> None:
+        """These threads are not to halt, or have halted."""
+        with self.lock:
+            gone = [ident for ident in idents if self.halts.pop(ident, None) is not None]
+            if gone:
+                self.agent.seat.pending = bool(self.halts)
+                self.way.unhalt(gone)
+                self.refresh()
+
+    def off(self) -> None:
+        """As if nothing had ever been armed."""
+        with self.lock:
+            self.generation += 1
+            self.unhalt(*list(self.halts))
+            self.probes.clear()
+            self.watches.clear()
+            self.catches.clear()
+            self._conditions.clear()
+            self._clear_breaks()
+            self.refresh()
+            self.way.stop()
+
+    def _clear_breaks(self) -> None:
+        """Those of ours; where the numbers after them are nobody's, these are given back too."""
+        table: Any = bdb.Breakpoint
+        for one in table.bpbynumber:
+            if one is not None and one.line in BREAKS.get(one.file, ()):
+                one.deleteMe()
+        BREAKS.clear()
+        for shared in SHARED.values():
+            shared.clear()
+        if not any(table.bpbynumber[self._first :]):
+            del table.bpbynumber[self._first :]
+            table.next = min(table.next, self._first)
+        self._first = table.next
+
+    # ---- in the threads of the job
+
+    @contextmanager
+    def within(self, ident: int) -> Iterator[None]:
+        self.inside.add(ident)
+        try:
+            yield
+        except Exception as error:
+            self._failed(error)
+        finally:
+            self.inside.discard(ident)
+
+    def line(self, frame: FrameType, ident: int) -> bool:
+        """A thread has come to a line; whether such a line is of interest again."""
+        try:
+            return self._at_line(frame, ident)
+        except Exception as error:
+            self._failed(error)
+            return True
+
+    def _failed(self, error: Exception) -> None:
+        """Whatever goes wrong here is no exception of the job's."""
+        if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
+            sys.excepthook(type(error), error, error.__traceback__)
+
+    def _at_line(self, frame: FrameType, ident: int) -> bool:
+        if ident in self.halts:
+            self.halted(frame, ident)
+            return True
+        code, line = frame.f_code, frame.f_lineno
+        spot = self._spots.get((id(code), line))
+        if spot is None or spot[0] is not code:
+            spot = self._spots[id(code), line] = self._look(code, line)
+        _, breaks, probes, watched = spot
+        if not (breaks or probes or watched):
+            return bool(self.halts)
+        self.inside.add(ident)
+        try:
+            if probes:
+                self._probe(probes, frame)
+            if not (watched and self._watch(frame, ident)) and breaks:
+                self._break(breaks, frame, ident)
+        finally:
+            self.inside.discard(ident)
+        return True
+
+    def _look(self, code: CodeType, line: int) -> Spot:
+        file = places.canonic(code.co_filename)
+        watched = any(id(code) in one.codes for one in list(self.watches.values()))
+        return code, self._breaks(file, line, code), list(self.probes.get((file, line), ())), watched
+
+    def halted(self, frame: FrameType, ident: int) -> None:
+        """A thread that is to halt has come to a line."""
+        if threads.is_passed(frame) or any(map(threads.of_ours, threads.stack(frame))):
+            return
+        with self.within(ident):
+            stop = self.halts.get(ident)
+            self.unhalt(ident)
+            if stop is not None and self.agent.seat.stop is None:
+                self._stop(self._debugger(), frame, stop)
+
+    def _debugger(self) -> RankPdb:
+        return api.debugger(self.agent)
+
+    def _stop(self, pdb: RankPdb, frame: FrameType, stop: Stop, number: int = 0) -> None:
+        if pdb.steps():
+            pdb.break_in(frame, stop)  # the trace function that steps it is told of this very event next
+            return
+        pdb.stop_at(frame, stop, number)
+        if not pdb.going:
+            pdb.trace_from(frame)
+
+    def _may_stop(self, frame: FrameType) -> bool:
+        if self.agent.seat.sits() or (self.agent.watch.off and not self.agent.watched):
+            return False
+        return not any(map(threads.of_ours, threads.stack(frame)))  # what we call ourselves is not the job's
+
+    def _made(self, reason: str) -> Stop:
+        mine = RankSet([self.agent.me.rank])
+        return Stop(site="", count=0, role="prompt", stoppers=mine, reason=reason)
+
+    # ---- breakpoints
+
+    def _breaks(self, file: str, line: int, code: CodeType) -> list[Any]:
+        """Those of a line, or of the function whose first one it is."""
+        lines = BREAKS.get(file)
+        if lines is None:
+            return []
+        found = []
+        if line in lines:
+            known = bdb.Breakpoint.bplist.get((file, line), ())
+            found = [one for one in known if one.funcname in (None, code.co_name)]
+        first = code.co_firstlineno
+        if first in lines and first != line and line == places.first_line(code):
+            known = bdb.Breakpoint.bplist.get((file, first), ())
+            found += [one for one in known if one.funcname == code.co_name]
+        return found
+
+    def _break(self, breaks: list[Any], frame: FrameType, ident: int) -> None:
+        known = api.debugger_of(ident)
+        if known is not None and known.steps():
+            return  # pdb itself asks for them
+        due = self._due(breaks, frame)
+        if due is not None and self._may_stop(frame):
+            pdb = self._debugger()
+            if due[0].temporary and "raised" not in due[1]:
+                pdb.do_clear(str(due[0].number))
+            self._stop(pdb, frame, self._made(due[1]), due[0].number)
+
+    def due(self, frame: FrameType) -> tuple[Any, str] | None:
+        """The breakpoint that stops a thread here, and how that is said."""
+        code = frame.f_code
+        return self._due(self._breaks(places.canonic(code.co_filename), frame.f_lineno, code), frame)
+
+    def _due(self, breaks: list[Any], frame: FrameType) -> tuple[Any, str] | None:
+        for one in breaks:
+            reason = self._effective(one, frame)
+            if reason:
+                return one, reason
+        return None
+
+    def _effective(self, one: Any, frame: FrameType) -> str:
+        """As ``bdb.effective``: why a breakpoint stops here, or nothing."""
+        if not one.enabled:
+            return ""
+        one.hits += 1
+        if one.cond:
+            try:
+                if not eval(self._condition(one), frame.f_globals, frame.f_locals):
+                    return ""
+            except Exception as error:  # pdb stops there too: the condition is wrong, and somebody is to know
+                return f"breakpoint {one.number}: its condition raised {said(error)}"
+        if one.ignore > 0:
+            one.ignore -= 1
+            return ""
+        return f"breakpoint {one.number}"
+
+    def _condition(self, one: Any) -> CodeType:
+        known = self._conditions.get(one.number)
+        if known is None or known[0] is not one.cond:
+            known = self._conditions[one.number] = (one.cond, compile(one.cond.strip(), "<condition>", "eval"))
+        return known[1]
+
+    # ---- the others
+
+    def _probe(self, probes: list[Probe], frame: FrameType) -> None:
+        for one in list(probes):
+            one.hit(frame)
+            if one.through:
+                self.drop_probe(one.number)
+
+    def drop_probe(self, number: int) -> bool:
+        with self.lock:
+            for place, known in list(self.probes.items()):
+                for one in known:
+                    if one.number == number:
+                        known.remove(one)
+                        if not known:
+                            del self.probes[place]
+                        self.refresh()
+                        return True
+        return False
+
+    def _watch(self, frame: FrameType, ident: int) -> bool:
+        """Whether a watched value was another, and the thread has stopped for it."""
+        changes = []
+        for one in list(self.watches.values()):
+            if one.thread == ident and id(frame.f_code) in one.codes:
+                change = one.look()
+                if change is not None:
+                    changes.append(f"watch {one.number}: {one.source}: {change[0]} → {change[1]}")
+        if not changes or not self._may_stop(frame):
+            return False
+        self._stop(self._debugger(), frame, self._made("; ".join(changes)))
+        return True
+
+    def returned(self, frame: FrameType) -> None:
+        """A frame has ended: what was watched in it cannot be looked at any more."""
+        for one in list(self.watches.values()):
+            if one.frame is frame and one.number in self.watches:
+                self.drop_watch(one.number)
+                text = f"watch {one.number} ({one.source}) has ended: {frame.f_code.co_name} has returned\n"
+                self.agent.wire.tell({"event": "said", "text": text})
+                self.ended()
+
+    def drop_watch(self, number: int) -> bool:
+        with self.lock:
+            found = self.watches.pop(number, None)
+            self.refresh()
+            return found is not None
+
+    def raised(self, frame: FrameType, error: BaseException, trace: Any, ident: int) -> None:
+        """An exception was raised in a frame."""
+        if is_new(frame, trace) and is_caught(self.catches, error) and not threads.of_ours(frame):
+            with self.within(ident):
+                if self._may_stop(frame):
+                    self._stop(self._debugger(), frame, self._made(f"raised {said(error)}"))
+
+
+def clean(frames: list[FrameType]) -> None:
+    """Take what is ours off frames."""
+    for frame in frames:
+        if is_ours(frame.f_trace):
+            del frame.f_trace
+            frame.f_trace_lines = True
+
+
+def is_ours(tracer: Any) -> bool:
+    return str(getattr(tracer, "__module__", "")).startswith("breakranks.")

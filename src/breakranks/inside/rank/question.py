@@ -1,0 +1,116 @@
+"""One question to a rank, and out again: an expression, evaluated in a frame of a thread that goes on meanwhile."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import linecache
+import sys
+from types import FrameType
+from typing import Any
+
+from breakranks.inside.rank import device, guard, looker, values, where
+from breakranks.inside.rank.leaving import Leaving
+
+_MOST_FRAMES = 1000
+
+
+class _No(Exception):
+    """Why there is no answer. Its text is said."""
+
+
+def answer(given: dict[str, Any], finder: Any) -> dict[str, Any]:
+    """What ``given["source"]`` is there. Without a frame by name or number: in the innermost that knows its names."""
+    leaving = Leaving(finder, frozenset(linecache.cache))
+    try:
+        found = _asked(given)
+    except _No as no:
+        found = {"error": str(no)}
+    except BaseException as error:  # of ours: it must not look like one of the job's
+        found = {"error": f"breakranks failed: {error!r}"}
+    leaving.unload()
+    return found
+
+
+def _asked(given: dict[str, Any]) -> dict[str, Any]:
+    source = str(given["source"]).strip()
+    tree = ast.parse(source)
+    ident, frame = _frame(given, tree)
+    told = {"where": where.place(frame), "thread": looker.name_of(ident)}
+    takers = frozenset(given["takers"]) if given.get("effects") else frozenset()
+    refused = guard.precheck(source, frame.f_globals, frame.f_locals, takers)
+    if refused:
+        return {**told, "effect": refused}
+    plain = not any(isinstance(node, ast.Call) for node in ast.walk(tree))
+    return {**told, **_evaluate(source, frame, takers, plain)}
+
+
+def _evaluate(source: str, frame: FrameType, takers: frozenset[int], plain: bool) -> dict[str, Any]:
+    """What came of it. What the expression itself prints is told too; what it calls prints in the job."""
+    printed = io.StringIO()
+    # One scope, so that a comprehension sees the locals too.
+    ours = {"locals": lambda: dict(frame.f_locals), "print": functools.partial(print, file=printed)}
+    found = _value(source, frame, {**ours, **frame.f_globals, **frame.f_locals}, takers, plain)
+    return {**found, "printed": printed.getvalue()[: values.MOST_TEXT]}
+
+
+def _value(source: str, frame: FrameType, scope: dict[str, Any], takers: frozenset[int], plain: bool) -> dict[str, Any]:
+    try:
+        with guard.guarding(takers, modules=not plain), device.not_waiting():
+            try:
+                code = compile(source, "<breakranks eval>", "eval", dont_inherit=True)
+            except SyntaxError:
+                exec(compile(source, "<breakranks eval>", "exec", dont_inherit=True), frame.f_globals, frame.f_locals)
+                _keep(frame)
+                return {"value": "", "described": None, "cut": 0}
+            value = eval(code, scope)
+            described = values.describe(value)
+            text, cut = values.bounded(value)
+            kept = text[: values.MOST_TEXT]
+            return {"value": kept, "cut": cut + len(text) - len(kept), "described": described}
+    except guard.Refused as refused:
+        return {"effect": str(refused)}
+    except BaseException as error:
+        return {"error": _said(error)}
+
+
+def _keep(frame: FrameType) -> None:
+    """Before 3.13 what is assigned to a local is lost otherwise."""
+    if sys.version_info < (3, 13):
+        import ctypes
+
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:2000]
+    except BaseException:
+        return type(error).__name__
+
+
+def _frame(given: dict[str, Any], tree: ast.AST) -> tuple[int, FrameType]:
+    """The thread that is meant, and its frame."""
+    name = str(given.get("thread") or "main")
+    ident = looker.find(name)
+    top = sys._current_frames().get(ident)
+    if top is None:
+        known = ", ".join(looker.name_of(one) for one in list(looker.theirs())[:20])
+        raise _No(f"no thread {name!r} runs Python there; there is: {known}")
+    frames = [one for one, _ in zip(where.outwards(top), range(_MOST_FRAMES), strict=False)]
+    return ident, _chosen(frames, given.get("frame"), tree)
+
+
+def _chosen(frames: list[FrameType], wanted: Any, tree: ast.AST) -> FrameType:
+    if wanted is None:
+        return where.knowing(frames, tree)
+    if str(wanted).isdigit():
+        if int(wanted) >= len(frames):
+            raise _No(f"there is no frame {wanted}: the stack has {len(frames)}, 0 is the innermost")
+        return frames[int(wanted)]
+    for frame in frames:
+        if wanted in (frame.f_code.co_name, getattr(frame.f_code, "co_qualname", "")):
+            return frame
+    listed = ", ".join(dict.fromkeys(frame.f_code.co_name for frame in frames[:20]))
+    raise _No(f"no frame of {wanted!r} is on its stack; there is: {listed}")

@@ -1,0 +1,533 @@
+"""A process that runs, and the engine in it, driven from a thread of ours while the main thread works.
+
+Each scene is a function that arms things and prints what it saw, a JSON object a line.
+"""
+
+from __future__ import annotations
+
+import bdb
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from breakranks.inside.rank import api, armed, interrupt, threads
+from breakranks.rankset import RankSet
+
+HERE = Path(__file__)
+ME = RankSet([0])
+over = False
+total = 0
+
+
+def line_of(mark: str) -> int:
+    lines = HERE.read_text().splitlines()
+    return next(at for at, line in enumerate(lines, 1) if f"# {mark}  #" in f"{line}  #")
+
+
+# ---- what the threads of the job do
+
+
+def add(value: int) -> int:
+    more = value  # add
+    more += 1  # adds
+    return more  # added
+
+
+def working() -> None:
+    global total
+    while not over:
+        total = add(total) % 1000  # working
+        time.sleep(0.0005)
+
+
+def spinning() -> None:
+    n = 0
+    while not over: n += 1  # noqa: E701  # spinning  # fmt: skip
+
+
+def sleeping() -> None:
+    while not over:
+        time.sleep(1.0)  # sleeping
+        global total
+        total += 1  # woken
+
+
+def locked() -> None:
+    GATE.acquire()  # locked
+    GATE.release()  # unlocked
+
+
+def numbers() -> Iterator[int]:
+    while not over:  # again
+        yield total  # yielding
+        time.sleep(0.0005)  # yielded
+
+
+def once_more() -> Iterator[int]:
+    yield total
+    time.sleep(0.0005)  # resumed
+
+
+def generating() -> None:
+    for _ in numbers():  # generating
+        pass  # resting
+
+
+def advancing() -> None:
+    held = numbers()
+    while not over:
+        next(held)
+        time.sleep(0.3)
+
+
+def keyed(value: int) -> int:
+    time.sleep(0.0005)  # keyed
+    return -value  # sorted
+
+
+def sorting() -> None:
+    while not over: sorted(range(5), key=keyed)  # noqa: E701  # sorting  # fmt: skip
+
+
+def chained() -> None:
+    """The call that it is blocked in is the first half of a line whose second half takes long."""
+    endless(time.sleep(1.0))  # chained
+
+
+def endless(value: None) -> None:
+    while not over:  # loop
+        time.sleep(0.0005)  # endless
+
+
+def raising() -> None:
+    while not over:
+        try:
+            outer()
+        except Exception:
+            time.sleep(0.001)
+
+
+def outer() -> None:
+    list(iter([1, 2]))
+    for one in numbers():
+        inner({}, one)  # outer
+
+
+def inner(table: dict[str, int], one: int) -> None:
+    try:
+        table["missing"]  # raises
+    except KeyError as error:
+        raise ValueError(one) from error  # raises again
+
+
+def changing() -> None:
+    while not over:
+        changes(0)
+
+
+def changes(count: int) -> None:
+    label = "first"  # labels
+    for turn in range(300):
+        if turn == 100:
+            count += 1  # counted
+        time.sleep(0.0005)  # changes
+    label = "last"  # labelled
+    del label
+
+
+GATE = threading.Lock()
+
+# ---- driving
+
+
+class Console:
+    """In place of the console: hears what the rank tells, and answers each stop with lines."""
+
+    def __init__(self) -> None:
+        agent = api._start()
+        assert agent is not None
+        self.agent: Any = agent
+        self.stops: list[dict[str, Any]] = []
+        self.said: list[str] = []
+        self.answers: list[str] = []
+        self._told = agent.wire.tell
+        agent.wire.tell = self._hear  # type: ignore[method-assign]
+
+    def _hear(self, message: dict[str, Any], client: Any = None) -> None:
+        if message.get("event") == "said":
+            self.said.append(message["text"])
+        if message.get("event") == "answer":
+            self.answers.append(message["text"])
+        self._told(message, client)
+
+    def stopped(self, seconds: float = 5.0) -> dict[str, Any] | None:
+        """The next stop: its line, its reason and its thread; None if there is none in time."""
+        until = time.monotonic() + seconds
+        seat = self.agent.seat
+        while True:
+            stop = seat.stop
+            if stop is not None and stop.where and not seat.evaluating and not seat.releasing:
+                return {"line": stop.where["line"], "reason": stop.reason, "thread": stop.thread}
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.001)
+
+    def line(self, text: str) -> str:
+        """A line at the prompt; waits until it is answered, or the rank goes on."""
+        from breakranks.inside.rank.seat import Request
+
+        known = len(self.answers)
+        assert self.agent.seat.put(Request(None, known + 1, text, frozenset([0])))
+        until = time.monotonic() + 5.0
+        while len(self.answers) <= known and time.monotonic() < until:
+            time.sleep(0.001)
+        return self.answers[known] if len(self.answers) > known else "not answered"
+
+    def go(self) -> None:
+        stop = self.agent.seat.stop
+        self.agent.seat.release("go")
+        wait_until(lambda: self.agent.seat.stop is None or self.agent.seat.stop is not stop)
+
+    def command(self, text: str) -> str:
+        said, failed = armed.command(self.agent, text)
+        return f"*** {said}" if failed and not said.startswith("***") else said
+
+    def soon(self, ident: int | None = None) -> str:
+        return interrupt.soon(self.agent, "prompt", ME, "interrupt", thread=ident)
+
+
+def show(**found: Any) -> None:
+    os.write(1, json.dumps(found, default=str).encode() + b"\n")  # standard output is pdb's while it does a command
+
+
+def started(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    time.sleep(0.1)
+    return thread
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 5.0) -> bool:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.002)
+    return true()
+
+
+# ---- scenes: the main thread works, this runs in another
+
+
+def halt(console: Console, work: str) -> None:
+    """Stop a thread that works in some way, step it, and let it go."""
+    thread = started(WORK[work], work) if work != "main" else threading.main_thread()
+    if work == "locked":
+        threading.Timer(0.3, GATE.release).start()
+    refused = console.soon(thread.ident)
+    found = console.stopped() or {}
+    found["stepped"] = console.line("n").splitlines()[:1] if found else []
+    found["after"] = (console.stopped() or {}).get("line")
+    console.line("c")
+    show(**found, refused=refused, bare=bare(console))
+
+
+def withdrawn(console: Console) -> None:
+    """Asked for while it sleeps, and taken back: it is never stopped."""
+    thread = started(sleeping, "sleeping")
+    console.soon(thread.ident)
+    pending = console.agent.seat.pending
+    blocked = threads.blocked(thread.native_id or 0)
+    interrupt.withdraw(console.agent)
+    at_once = bare(console)
+    before = total
+    went_on = wait_until(lambda: total > before + 1)
+    show(
+        pending=pending,
+        blocked=blocked,
+        running=threads.blocked(threads.native_of(threads.main()), 0.1),
+        bare=at_once,
+        went_on=went_on,
+        stop=console.stopped(0.1),
+    )
+
+
+def breakpoints(console: Console) -> None:
+    """Set, hit, stepped from, conditional, ignored, disabled, temporary and cleared, all while the rank runs."""
+    add_line = line_of("add")
+    show(set=console.command(f"b armed_program.py:{add_line}"), tracing=console.agent.seat.tracing)
+    show(hit=console.stopped())
+    show(stepped=console.line("n"), then=console.stopped())
+    show(answer=console.line("c"), again=console.stopped())
+    show(cleared=console.line("cl 1"), tracing=console.agent.seat.tracing)
+    console.line("c")
+    show(quiet=console.stopped(0.3), tracing=console.agent.seat.tracing, bare=bare(console))
+    show(conditional=console.command(f"b armed_program.py:{add_line} if value == 500"))
+    show(hit=console.stopped(), value=console.line("p value"))
+    console.line("c")
+    show(comma=console.command("condition 2 value == 600"), hit=console.stopped(), value=console.line("p value"))
+    show(disabled=console.line("disable 2"))
+    console.line("c")
+    show(quiet=console.stopped(0.8))
+    show(enabled=console.command("enable 2"), ignored=console.command("ignore 2 1"), listed=console.command("b"))
+    show(hit=console.stopped(), value=console.line("p value"), hits=console.line("b"))
+    console.line("cl 2")
+    console.line("c")
+    # In a line that was told of already and was of no interest then.
+    show(late=console.command(f"tbreak armed_program.py:{line_of('added')}"), hit=console.stopped())
+    show(listed=console.line("b"))
+    console.line("c")
+    show(until=console.command(f"until armed_program.py:{line_of('working once')}"), hit=console.stopped())
+    console.line("c")
+    show(function=console.command("b add"), hit=console.stopped())
+    console.line("cl 5")
+    console.line("c")
+    show(quiet=console.stopped(0.2), bare=bare(console))
+
+
+def everywhere(console: Console) -> None:
+    """In a thread that runs already, in one that starts later, and in a generator that rests."""
+    resting = once_more()
+    next(resting)
+    early = started(generating, "early")
+    console.command(f"b {line_of('yielded')}")
+    show(hit=console.stopped())
+    console.line("cl 1")
+    console.line("c")
+    console.command(f"b armed_program.py:{line_of('add')} if threading.current_thread().name == 'late'")
+    late = started(working, "late")
+    show(hit=console.stopped())
+    console.line("cl 2")
+    console.line("c")
+    console.command(f"b armed_program.py:{line_of('resumed')}")
+    started(lambda: next(resting, None) and None, "resumes")
+    show(hit=console.stopped())
+    console.line("cl all")
+    console.line("c")
+    show(alive=early.is_alive() and late.is_alive(), bare=bare(console))
+
+
+def wrong(console: Console) -> None:
+    """What cannot be set, and how that is said."""
+    import importlib.util
+    import logging.handlers
+    import multiprocessing.util
+
+    assert importlib.util and logging.handlers and multiprocessing.util
+    comment = f"b armed_program.py:{line_of('---- what the threads of the job do')}"
+    for text in ("b nowhere.py:3", "b armed_program.py:1000000", comment, "b no_such", "b util.py:3"):
+        show(text=text, said=console.command(text))
+    for text in (f"b armed_program.py:{line_of('add')} if value ==", "cl 77", "cl", "n", "catch 3", "watch 1 +"):
+        show(text=text, said=console.command(text))
+    show(bare=bare(console), tracing=console.agent.seat.tracing)
+
+
+def watch(console: Console) -> None:
+    show(set=console.command("watch scene.name"), unknown=console.command("watch no_such + 1"))
+    show(cleared=console.command("cl 1"), bare=bare(console))
+    started(changing, "changing")
+    console.command(f"tbreak armed_program.py:{line_of('labels')}")
+    console.stopped()
+    console.line("n")
+    show(set=console.line("watch count"), label=console.line("watch label"), listed=console.line("b"))
+    console.line("c")
+    show(hit=console.stopped(), count=console.line("p count"))
+    show(removed=console.line("unwatch 4"), none=console.line("unwatch 99"))
+    console.line("c")
+    wait_until(lambda: bool(console.said))
+    show(said=console.said, stop=console.stopped(0.1), tracing=console.agent.seat.tracing, bare=bare(console))
+
+
+def catch(console: Console) -> None:
+    started(raising, "raising")
+    show(set=console.command("catch ValueError"), listed=console.command("catch"))
+    for _ in range(2):
+        show(hit=console.stopped(), table=console.line("p table"))
+        console.line("c")
+    show(off=console.command("catch off"))
+    if console.stopped(0.1):
+        console.line("c")
+    show(quiet=console.stopped(0.2))
+    show(set=console.command("catch Exception"))
+    console.stopped()
+    found = []
+    for _ in range(4):
+        found.append((console.stopped() or {}).get("line"))
+        console.line("c")
+    console.command("catch off")
+    if console.stopped(0.2):
+        console.line("c")
+    show(all=found, bare=bare(console))
+
+
+def probes(console: Console) -> None:
+    told: list[dict[str, Any]] = []
+    here = "armed_program.py"
+    agent = console.agent
+    armed.probe(agent, here, line_of("added"), "value % 2 == 0", ["value", "more", "unknown"], 3, told.append)
+    wait_until(lambda: len(told) >= 3)
+    time.sleep(0.1)
+    show(told=told, stop=console.stopped(0.05), bare=bare(console))
+    told.clear()
+    number = armed.probe(agent, here, line_of("added"), "nobody", ["value"], 3, told.append)
+    time.sleep(0.2)
+    show(told=told, dropped=armed.unprobe(agent, number), again=armed.unprobe(agent, number), bare=bare(console))
+
+
+def disarming(console: Console) -> None:
+    """Fifty times: everything armed, and off again, while threads run, sleep, and are stepped."""
+    quiet = [started(sleeping, "sleeping"), started(generating, "generating"), started(spinning, "spinning")]
+    before = traces()
+    grown = []
+    for turn in range(50):
+        console.command(f"b armed_program.py:{line_of('woken')} if 0")
+        console.command("catch LookupError")
+        console.command("watch HERE")
+        armed.probe(console.agent, "armed_program.py", line_of("added"), "", ["value"], 0, lambda record: None)
+        if turn % 10 == 0:
+            during = traces()
+        console.soon(quiet[0].ident)
+        armed.disarm(console.agent)
+        interrupt.withdraw(console.agent)
+        if console.stopped(0.0):
+            console.go()
+        if turn % 10 == 9:
+            gc.collect()
+            grown.append(len(gc.get_objects()))
+    show(before=before, during=during, after=traces(), grown=grown[-1] - grown[0], bare=bare(console))
+    # A generator that is stepped, and rests with what steps it.
+    started(advancing, "advancing")
+    yields = f"armed_program.py:{line_of('yielding')}"
+    console.command(f"tbreak {yields} if threading.current_thread().name == 'advancing'")
+    for _ in range(2):  # to its return, and out of it
+        console.stopped()
+        console.line("s")
+    console.stopped()
+    console.line("c")
+    rested = traces()["resting"]
+    armed.disarm(console.agent)
+    show(rested=rested, after=traces() == before, bare=bare(console))
+    # A thread that is stepped over a call that is blocked in C.
+    console.command(f"tbreak armed_program.py:{line_of('sleeping')}")
+    found = console.stopped()
+    console.agent.seat.put(request("n"))
+    wait_until(lambda: console.agent.seat.stop is None)
+    time.sleep(0.1)
+    stepped = traces()
+    armed.disarm(console.agent)
+    show(hit=found, stepped=stepped != before, after=traces() == before, quiet=console.stopped(1.5), bare=bare(console))
+
+
+def request(text: str) -> Any:
+    from breakranks.inside.rank.seat import Request
+
+    return Request(None, 999, text, frozenset([0]))
+
+
+def forked(console: Console) -> None:
+    """A child goes on where its parent would stop."""
+    console.command(f"b armed_program.py:{line_of('added')} if os.getpid() != {os.getpid()}")
+    console.command("catch ZeroDivisionError")
+    found: list[int] = []
+    thread = started(lambda: found.append(forking()), "forking")
+    thread.join(20.0)
+    show(child=found)
+    armed.disarm(console.agent)
+
+
+def forking() -> int:
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for _ in range(3):
+        add(1)
+    try:
+        1 / 0  # noqa: B018
+    except ZeroDivisionError:
+        pass
+    tools = [tool for tool in range(6) if sys.version_info >= (3, 12) and sys.monitoring.get_tool(tool)]
+    os._exit(10 if sys.gettrace() is None and not tools else 11)
+
+
+def traced(console: Console) -> None:
+    """A thread that somebody else traces: it is left as it is, or stopped and then left as it was."""
+
+    def theirs(frame: Any, event: str, argument: Any) -> Any:
+        return theirs
+
+    def work() -> None:
+        sys.settrace(theirs)
+        working()
+
+    thread = started(work, "theirs")
+    said = console.command(f"b armed_program.py:{line_of('add')} if threading.current_thread().name == 'theirs'")
+    refused = console.soon(thread.ident)
+    found = console.stopped(1.0)
+    if found:
+        console.line("c")
+    armed.disarm(console.agent)
+    if console.stopped(0.1):
+        console.go()
+    mine = threads.tracers().get(thread.ident or 0) == id(theirs)
+    show(said=said, refused=refused, hit=found, theirs=mine)
+
+
+def traces() -> dict[str, Any]:
+    """Everything by which a debugger could be told from none."""
+    frames = [one for frame in sys._current_frames().values() for one in threads.stack(frame)]
+    tools = {tool: sys.monitoring.get_tool(tool) for tool in range(6)} if sys.version_info >= (3, 12) else {}
+    table: Any = bdb.Breakpoint
+    return {
+        "tracers": len(threads.tracers()),
+        "resting": sum(one.f_trace is not None for one in threads.resting()),
+        "frames": sum(one.f_trace is not None or not one.f_trace_lines for one in frames),
+        "hook": str(threading.gettrace()),
+        "tools": [tool for tool, name in tools.items() if name],
+        "table": [table.next, len(table.bplist), len(table.bpbynumber)],
+    }
+
+
+def bare(console: Console) -> bool:
+    """Whether nothing at all is armed in this process any more; a thread that goes on may be just about to."""
+
+    def is_bare() -> bool:
+        found = traces()
+        left = [found[name] for name in ("tracers", "frames", "tools")]
+        return not any(left) and found["hook"] == "None"
+
+    wait_until(lambda: console.agent.seat.stop is None and not armed.in_use(), 0.5)
+    return wait_until(is_bare, 0.5)
+
+
+WORK: dict[str, Callable[[], None]] = {
+    one.__name__: one for one in (working, spinning, sleeping, locked, generating, sorting, chained, raising, changing)
+}
+SCENES: dict[str, Callable[..., None]] = {
+    one.__name__: one
+    for one in (halt, withdrawn, breakpoints, everywhere, wrong, watch, catch, probes, disarming, forked, traced)
+}
+
+
+def main() -> None:
+    global over
+    console = Console()
+    GATE.acquire()
+    scene = threading.Thread(target=SCENES[sys.argv[1]], args=(console, *sys.argv[2:]), name="breakranks scene")
+    scene.start()
+    while scene.is_alive():
+        working_once()
+    over = True
+
+
+def working_once() -> None:
+    global total
+    total = add(total) % 1000  # working once
+    time.sleep(0.0005)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Two ranks in a folder of their own, and a bridge between them and clients of the Debug Adapter Protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .dap_client import DEADLINE, Client
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+# Counts until the file "end" is there; "fork" makes a child call step(), "sleep" puts the rank to sleep in C.
+PROGRAM = """\
+import os, sys, threading, time
+import breakranks
+
+def step(number, total):
+    loss = number * 2
+    total += loss  # here
+    return total  # after
+
+def asked(name):
+    return os.path.exists(name) and not os.path.exists(name + RANK)
+
+def forked():
+    child = os.fork()
+    if not child:
+        os._exit(step(21, 0))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def hooks():
+    tools = [sys.monitoring.get_tool(at) for at in range(6)] if hasattr(sys, "monitoring") else []
+    threads = threading.gettrace(), threading.enumerate.__code__
+    return threads, sys.gettrace(), sys.settrace, sys.breakpointhook, sys.stdout, sys.stderr, tools
+
+def importable(name):
+    try:
+        __import__(name)
+        return True
+    except ImportError:
+        return False
+
+def main():
+    breakranks.breakpoint(when=False)
+    total, count, child, before = 0, 0, None, hooks()
+    while not os.path.exists("end"):
+        total = step(1, total)
+        count += 1
+        time.sleep(0.005)
+        if asked("fork"):
+            child = forked()
+            open("fork" + RANK, "w").close()
+        if asked("sleep"):
+            open("sleep" + RANK, "w").close()
+            while not os.path.exists("wake"):
+                time.sleep(6.0)  # in C
+    deadline = time.monotonic() + 10
+    while threading.active_count() > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print("right" if total == 2 * count else f"wrong: {total} of {count} steps")
+    print("child", child)
+    print("debugpy", "pydevd" in sys.modules)
+    print("left", [one.name for one in threading.enumerate()], hooks() == before)
+    print("others", importable("msgspec"))
+
+RANK = os.environ["RANK"]
+main()
+"""
+# A group whose operations may take two seconds; rank 1 waits for rank 0 in each.
+TORCH = """\
+import datetime, os, time
+import torch, torch.distributed as dist
+import breakranks
+
+def step():
+    ended = torch.tensor([float(os.path.exists("end"))])
+    dist.broadcast(ended, 0)  # here
+    return ended.item()
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+breakranks.breakpoint(when=False)
+while not step():
+    time.sleep(0.01)
+while breakranks.inside.rank.api._agent.timeouts.extended:
+    time.sleep(0.01)
+print("timeout", dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options._timeout)
+dist.destroy_process_group()
+"""
+# The same, as somebody who has never heard of us has it.
+UNPREPARED = PROGRAM.replace("import breakranks\n", "\n").replace("    breakranks.breakpoint(when=False)\n", "\n")
+LINES = PROGRAM.splitlines()
+HERE, AFTER = (next(at for at, line in enumerate(LINES, 1) if line.endswith(f"# {mark}")) for mark in ("here", "after"))
+
+BRIDGE = """\
+import argparse, sys
+from breakranks.cli import dap
+from breakranks.debug.session import Session
+from breakranks.errors import BreakranksError
+parser = argparse.ArgumentParser()
+dap.add_options(parser)
+parser.add_argument("--no-debugpy", action="store_true")
+args = parser.parse_args()
+if args.no_debugpy:
+    sys.modules["debugpy"] = None
+session = Session()
+session.scan()
+assert session.wait(lambda: len(session.ranks) == 2, 20)
+try:
+    assert dap.wanted(args)
+    sys.exit(dap.serve(session, session.ranks, args))
+except BreakranksError as error:
+    sys.exit(f"{error.message}|{error.help}")
+finally:
+    session.close(armed=True)
+"""
+
+
+def wait_for(what: str, done: Callable[[], Any], seconds: float = DEADLINE) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := done()):
+        assert time.monotonic() < until, f"{what} has not come about"
+        time.sleep(0.01)
+    return found
+
+
+class Place:
+    """Two ranks in a folder of their own, and a bridge to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.program = folder / "program.py"
+        self.program.write_text(PROGRAM)
+        self.run = folder / "run"
+        self.run.mkdir(mode=0o700)
+        self.ranks: list[subprocess.Popen[str]] = []
+        self.bridge: subprocess.Popen[str] | None = None
+        self.clients: list[Client] = []
+        self.config: dict[str, Any] = {}
+
+    def environ(self, **more: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYDEVD")}
+        return {**kept, "PYTHONPATH": str(SOURCE), "BREAKRANKS_RUN": str(self.run), "BREAKRANKS_CONSOLE": "0", **more}
+
+    def start(self, *options: str, bare: bool = False) -> None:
+        """``bare``: with a Python that has the standard library only."""
+        with socket.create_server(("localhost", 0)) as free:
+            port = str(free.getsockname()[1])
+        for rank in "01":
+            named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+            self.ranks.append(
+                subprocess.Popen(
+                    [sys.executable, *(["-S"] if bare else []), str(self.program)],
+                    cwd=self.folder,
+                    env=self.environ(MASTER_PORT=port, PYTHONWARNINGS="ignore", **named),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        if "breakranks" in self.program.read_text():
+            wait_for("two agents", lambda: len(list(self.run.glob("*/rank-*.json"))) == 2)
+        self.serve(*options)
+
+    def serve(self, *options: str) -> None:
+        """Start a bridge; ``config`` is then what it says is to be in launch.json."""
+        printed = () if {"--dap-unix", "--launch-json"} & set(options) else ("--launch-json", "-")
+        out, log = (self.folder / name for name in ("bridge.out", "bridge.log"))
+        with open(out, "w") as stdout, open(log, "w") as stderr:
+            self.bridge = subprocess.Popen(
+                [sys.executable, *self._command, *({"--dap"} - set(options)), *printed, *options],
+                cwd=self.folder,
+                env=self.environ(),
+                stdout=stdout,
+                stderr=stderr,
+            )
+        bridge = self.bridge
+        wait_for("the bridge", lambda: bridge.poll() is not None or "Ctrl-C ends" in out.read_text() + log.read_text())
+        if printed:
+            assert bridge.poll() is None, self.said
+            self.config = json.loads(out.read_text())
+
+    @property
+    def _command(self) -> list[str]:
+        if "breakranks" in self.program.read_text():
+            return ["-c", BRIDGE]
+        return ["-m", "breakranks", "attach", "pid:" + ",".join(str(rank.pid) for rank in self.ranks)]
+
+    @property
+    def said(self) -> str:
+        """What the bridge has told whoever started it."""
+        return (self.folder / "bridge.out").read_text() + (self.folder / "bridge.log").read_text()
+
+    def path(self, rank: int) -> str:
+        return str(next(self.run.glob(f"*/dap-{rank}.sock")))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        connect = self.config["configurations"][0]["connect"]
+        return connect["host"], connect["port"]
+
+    def key(self, rank: int) -> dict[str, Any]:
+        """What an editor passes on from launch.json."""
+        return {key: value for key, value in self.config["configurations"][rank].items() if key.startswith("breakr")}
+
+    def client(self, address: str | tuple[str, int]) -> Client:
+        self.clients.append(Client(address))
+        return self.clients[-1]
+
+    def stopped(self, rank: int) -> tuple[Client, int]:
+        """A client that has stopped a rank in step(), and the thread."""
+        client = self.client(self.path(rank))
+        client.attach()
+        return client, client.run_to(str(self.program), HERE)
+
+    def entry(self, rank: int) -> dict[str, Any]:
+        return dict(json.loads(next(self.run.glob(f"*/rank-{rank}.json")).read_text()))
+
+    def ask_for(self, name: str, *ranks: int) -> None:
+        """Have the ranks do something that the program knows, and wait until these have."""
+        (self.folder / name).touch()
+        for rank in ranks:
+            wait_for(name, (self.folder / f"{name}{rank}").exists)
+
+    def end(self) -> list[dict[str, str]]:
+        """What the ranks say in the end; that is all that they print, and they must have counted right."""
+        (self.folder / "end").touch()
+        found = []
+        for rank in self.ranks:
+            text, _ = rank.communicate(timeout=DEADLINE)
+            lines = text.splitlines()
+            assert (lines[:1], len(lines), rank.returncode) == (["right"], 5, 0), text
+            found.append(dict(line.split(" ", 1) for line in lines[1:]))
+        assert "Traceback" not in self.said, self.said
+        return found
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for one in (*self.ranks, self.bridge):
+            if one is not None and one.poll() is None:
+                one.kill()
+                one.wait()
+            if one is not None and one.stdout is not None:
+                one.stdout.close()

@@ -1,0 +1,239 @@
+"""Breakpoints, watches, caught exceptions and probes in jobs that nobody prepared, by the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """\
+import os, sys, time
+rank = int(os.environ["RANK"])
+def step(i):
+    loss = 1.0 / (i + 1)
+    if i % 20 == 0:
+        try:
+            raise KeyError(i)
+        except KeyError:
+            pass
+    time.sleep(0.005)
+    return loss
+def train():
+    total, i = 0.0, 0
+    while not os.path.exists(sys.argv[1]):
+        if i == 1000:
+            i = 0
+        total += step(i)
+        i += 1
+    return sorted(name for name in sys.modules if "breakranks" in name)
+print("up", flush=True)
+print(train(), sys.gettrace(), flush=True)
+"""
+AT = {text.strip(): number for number, text in enumerate(PROGRAM.splitlines(), 1)}
+LOSS, RETURN, RAISE, DEF = AT["loss = 1.0 / (i + 1)"], AT["return loss"], AT["raise KeyError(i)"], AT["def step(i):"]
+DEADLINE = 60.0
+
+
+class Job:
+    """Two plain ranks in a loop; they end when they are told to, and say what they have found then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "loop.py"
+        self.file.write_text(PROGRAM)
+        self.run = folder / "run"
+        self.run.mkdir(mode=0o700)
+        environ = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
+        self.ranks = [
+            subprocess.Popen(
+                [sys.executable, str(self.file), str(folder / "end")],
+                env={**environ, "RANK": str(rank), "BREAKRANKS_RUN": str(self.run)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        for one in self.ranks:
+            assert one.stdout is not None and one.stdout.readline() == "up\n"
+
+    def breakranks(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        pids = ",".join(str(one.pid) for one in self.ranks)
+        return subprocess.run(
+            [sys.executable, "-m", "breakranks", command, f"pid:{pids}", *words],
+            env={**os.environ, "BREAKRANKS_RUN": str(self.run)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+
+    def attach(self, *lines: str) -> str:
+        done = self.breakranks("attach", "--no-stop", *(word for line in lines for word in ("-c", line)))
+        assert done.stderr == ""
+        return done.stdout
+
+    def ends(self) -> None:
+        """With nothing of ours in it."""
+        (self.folder / "end").touch()
+        for one in self.ranks:
+            assert one.communicate(timeout=DEADLINE)[0] == "[] None\n"
+            assert one.returncode == 0
+        assert list(self.run.iterdir()) == []
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Job]:
+    job = Job(folder)
+    try:
+        yield job
+    finally:
+        for one in job.ranks:
+            one.kill()
+            one.communicate()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with started(tmp_path) as job:
+        yield job
+
+
+def test_a_probe_tells_what_ranks_have_and_is_gone(job: Job) -> None:
+    done = job.breakranks(
+        "probe", f"loop.py:{RETURN}", "--print", "type(loss), 0 * i", "--print", "rank", "--times", "3"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    hits = [line for line in done.stdout.splitlines() if line.startswith("hit ")]
+    assert hits == [f"hit {number}  ranks 0-1  {job.file}:{RETURN} in step" for number in (1, 2, 3)]
+    assert done.stdout.count("[0-1] (<class 'float'>, 0)\n") == 3
+    assert done.stdout.count("[0]  0\n[1]  1\n") == 3
+    job.ends()
+
+
+def test_a_probe_with_a_condition_as_json(job: Job) -> None:
+    words = ("--when", "i % 50 == 7", "--print", "i", "--times", "1", "--ranks", "1", "--json")
+    done = job.breakranks("probe", f"{job.file}:{RETURN}", *words)
+    (line,) = done.stdout.splitlines()
+    told = json.loads(line)
+    assert (told["schema"], told["hit"], told["ranks"], told["where"]["line"]) == (1, 1, "1", RETURN)
+    (answer,) = told["values"][0]["answers"]
+    assert int(answer["text"]) % 50 == 7
+    assert done.returncode == 0
+    job.ends()
+
+
+def test_a_probe_that_nobody_meets(job: Job) -> None:
+    done = job.breakranks("probe", f"loop.py:{RETURN}", "--when", "i < 0", "--for", "0.5")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"breakranks: nobody came by loop.py:{RETURN} with that\n"
+    done = job.breakranks("probe", f"loop.py:{RETURN}", "--when", "nosuch", "--for", "0.5")
+    assert done.stderr.count("its condition raised NameError: name 'nosuch' is not defined") == 2  # once a rank
+    job.ends()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("loop.py:9999",), "line 9999 of loop.py has no code; the nearest that have:"),
+        (("nosuch.py:3",), "no file nosuch.py is loaded"),
+        (("loop.py",), "'loop.py' is no place"),
+        ((f"loop.py:{RETURN}", "--when", "i ="), "'i =' is no expression"),
+        ((f"loop.py:{RETURN}", "--times", "0"), "--times 0 is no number of hits"),
+        ((f"loop.py:{RETURN}", "--ranks", "7"), "rank 7 is not in this job"),
+    ],
+)
+def test_what_cannot_be_probed_is_said(job: Job, words: tuple[str, ...], said: str) -> None:
+    done = job.breakranks("probe", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    job.ends()
+
+
+def test_a_breakpoint_with_a_condition_in_ranks_that_run(job: Job) -> None:
+    shown = job.attach(f"b loop.py:{RETURN} if i % 10 == 3", "p i % 10", "c", "p i % 10", "b", "cl 1", "go")
+    assert f"[0-1] Breakpoint 1 at {job.file}:{RETURN}" in shown
+    assert shown.count("[0-1] > p i % 10\n[0-1] 3\n") == 2
+    assert "stop only if i % 10 == 3" in shown
+    job.ends()
+
+
+def test_a_breakpoint_in_some_ranks_once(job: Job) -> None:
+    shown = job.attach(f"tbreak loop.py:{RETURN} on 1", "wait 20", "ranks", "rank 1 p rank", "b", "go")
+    assert re.search(rf"rank 1 stopped, \S+:{RETURN} in step \(breakpoint 1\)", shown)
+    assert "[0-1; 0 inspected] > rank 1 p rank\n1\n" in shown
+    assert "Num" not in shown.rpartition("> b\n")[2]  # it is gone
+    job.ends()
+
+
+def test_a_function_by_name_and_until(job: Job) -> None:
+    shown = job.attach("b step", "wait 20", "p 'in', i >= 0", "cl 1", f"until {RETURN}", "w", "go")
+    assert re.search(rf"stopped, \S+:{LOSS} in step", shown)
+    assert "('in', True)" in shown
+    assert f"> {job.file}({RETURN})step()" in shown
+    job.ends()
+
+
+def test_an_exception_is_caught_where_it_is_raised(job: Job) -> None:
+    shown = job.attach("catch LookupError", "wait 20", "w", "p i % 20", "catch", "catch off", "go")
+    assert re.search(rf"stopped, \S+:{RAISE} in step \(raised KeyError: \d+\)", shown)
+    assert "[0-1] 0\n" in shown
+    assert "[0-1] catching LookupError\n" in shown
+    job.ends()
+
+
+def test_a_watched_value_stops_where_it_has_changed(job: Job) -> None:
+    shown = job.attach(f"tbreak loop.py:{RETURN}", "wait 20", "u", "watch i", "c", "wait 20", "unwatch 2", "go")
+    assert "[0-1] Watch 2: i, now" in shown or "Watch 2: i, now" in shown
+    changes = re.findall(r"in train \(watch 2: i: (\d+) → (\d+)\)", shown)
+    assert changes and all(int(after) == int(before) + 1 for before, after in changes)
+    job.ends()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("b loop.py:9999", "*** line 9999 of loop.py has no code; the nearest that have:"),
+        ("b nosuch.py:3", "*** no file nosuch.py is loaded in this process"),
+        ("watch i =", "***"),
+        ("n", "*** it is not stopped, so it cannot be stepped"),
+    ],
+)
+def test_what_cannot_be_armed_is_said(job: Job, line: str, said: str) -> None:
+    done = job.breakranks("attach", "--no-stop", "-c", line)
+    assert said in done.stdout
+    assert done.returncode == 1
+    job.ends()
+
+
+def test_whoever_is_killed_leaves_no_breakpoint(job: Job) -> None:
+    """GIVEN ranks that stop at a breakpoint again and again WHEN the console is killed THEN they run on for good."""
+    pids = ",".join(str(one.pid) for one in job.ranks)
+    console = subprocess.Popen(
+        [sys.executable, "-m", "breakranks", "attach", f"pid:{pids}", "-c", f"b loop.py:{RETURN}", "-c", "wait 500"],
+        env={**os.environ, "BREAKRANKS_RUN": str(job.run)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert console.stdout is not None
+        for line in console.stdout:
+            if "wait 500" in line:
+                break
+        time.sleep(0.3)
+    finally:
+        console.kill()
+        console.communicate()
+    until = time.monotonic() + DEADLINE
+    while any(job.run.iterdir()):
+        assert time.monotonic() < until, "an agent has not left"
+        time.sleep(0.05)
+    job.ends()
