@@ -9,6 +9,7 @@ import bdb
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -443,6 +444,7 @@ def forking() -> int:
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    signal.alarm(20)  # should it stop, nobody would let it go
     for _ in range(3):
         add(1)
     try:

@@ -532,7 +532,7 @@ def test_what_blocks_there_is_given_up(own_payload: Callable[[str], str]) -> Non
     own_payload("def answer(arguments):\n    import time\n    time.sleep(1)\n    return b'late'\n")
     with python(IDLE) as process:
         began = time.monotonic()
-        with pytest.raises(door.Late, match=r"did not answer in 0\.3 s"):
+        with pytest.raises(door.Late, match=r"has not answered in 0\.3 s: what was asked is still being done"):
             door.ask(process.pid, "own", deadline=0.3)
         assert time.monotonic() - began < 3
         until(lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1)

@@ -96,7 +96,7 @@ def _meet(session: Session) -> None:
 
 
 def _begin(session: Session, console: Console, chosen: RankSet | None, args: argparse.Namespace) -> None:
-    from breakranks.debug.halting import halt, make_patient
+    from breakranks.debug.halting import choose_thread, halt, make_patient
 
     _meet(session)
     make_patient(session)
@@ -105,7 +105,7 @@ def _begin(session: Session, console: Console, chosen: RankSet | None, args: arg
         for _ in console.execute(f"focus {ranks}"):
             pass
     if args.thread:
-        prompt.do(f"rank {ranks} thread {args.thread}", console, session, args)
+        ranks = choose_thread(session, ranks, args.thread)
     refused = {} if args.no_stop else halt(session, ranks)
     session.take_events()
     if not args.json:

@@ -17,7 +17,7 @@ from breakranks.jobs.find import FoundJob
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
 
-_MODULES = ("question", "leaving", "looker", "guard", "fsdp", "values", "where", "threads", "device")
+_MODULES = ("question", "leaving", "looker", "guard", "fsdp", "values", "where", "threads", "device", "captured")
 _STATEMENTS = {
     ast.Assign: "an assignment",
     ast.AugAssign: "an assignment",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from breakranks.debug.session import Session
+from breakranks.errors import UsageError
 from breakranks.rankset import RankSet
 
 _LOOK = 0.1  # seconds between two looks at a rank that has not stopped
@@ -15,6 +16,17 @@ _PATIENCE = 2.0  # seconds for a rank that computes in C to come back to Python
 def make_patient(session: Session) -> None:
     """Every rank's timeouts become long, before one is stopped: what another has begun by then keeps its own."""
     session.ask({"do": "patience", "needed": True}, session.ranks, _EXTEND)
+
+
+def choose_thread(session: Session, ranks: RankSet, name: str) -> RankSet:
+    """Look at a thread by its name; the ranks that have it."""
+    pending = session.start(f"thread {name}", ranks, look=True)
+    session.wait(lambda: not pending.awaited, _EXTEND)
+    found = RankSet(rank for rank, answer in pending.answers.items() if not answer.error)
+    if not found:
+        said = next((answer.text.strip() for answer in pending.answers.values()), f"nobody has a thread {name!r}")
+        raise UsageError(said, "`breakranks stacks --threads` shows them all.")
+    return found
 
 
 def halt(session: Session, ranks: RankSet) -> dict[int, str]:

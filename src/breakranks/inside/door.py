@@ -21,12 +21,17 @@ from breakranks.inside.errors import Failed, Gone, InsideError, Late, Refused
 from breakranks.observe import state
 from breakranks.observe.watchdog import Watchdog
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from breakranks.observe.stacks import PythonThread
+
 __all__ = ["Failed", "Gone", "InsideError", "Late", "Refused", "ask", "ask_many"]
 
 _NOTHING: Mapping[str, object] = {}
 _NOT_UP = -3  # the stub's word for it
 _AGAIN = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
 _STARVED = 0.15  # seconds after which the main thread is made to let go of the GIL; then in longer and longer steps
+_HOPELESS = 1.0  # seconds after which we look whether somebody sleeps with the GIL
 _TIDY = 0.5  # seconds that may go by after the answer until all is as it was
 
 
@@ -89,6 +94,7 @@ class _Open:
         self.target: target.Target | None = None
         self.visits: list[entry.Visit] = []
         self.next_try = self.patience = 0.0
+        self.judged = False  # whether somebody keeps the GIL there
 
     def gone(self) -> bool:
         now, started = state.state_and_start(self.pid)
@@ -207,6 +213,12 @@ class _Asked:
         assert one.channel is not None and one.target is not None
         now = time.monotonic()
         one.next_try = now + _AGAIN
+        if now - self.begun > _HOPELESS and not one.judged and not one.channel.taken():
+            one.judged = True
+            holder = _gil_holder(one.pid)
+            if holder and state.thread_state(one.pid, holder.tid) in ("S", "D"):
+                self.answers[one.pid] = _held(one.pid, holder)
+                return
         begun = _is_there(one)
         last = one.visits[-1] if one.visits else None
         if not begun and last is not None and entry.outcome(last):
@@ -242,12 +254,11 @@ class _Asked:
         why = "; its main thread does not come back to Python" if last is None or last.pending else ""
         holder = _gil_holder(one.pid)
         if holder:
-            why = f": thread {holder} holds the GIL, and no other Python can run"
-        what = (
+            return _held(one.pid, holder)
+        return Late(
             f"process {one.pid} did not answer in {self.deadline:g} s{why}. The question is withdrawn: a thread of "
             "ours that still waits there ends by itself, without doing anything, once it can run"
         )
-        return Late(what, "See its native stack: breakranks stacks --native") if holder else Late(what)
 
     def _finish(self, one: _Open) -> None:
         try:
@@ -294,7 +305,14 @@ def _name(pid: int, tid: str) -> str:
         return ""
 
 
-def _gil_holder(pid: int) -> str:
+def _held(pid: int, holder: PythonThread) -> Late:
+    return Late(
+        f"thread {holder.name or holder.tid} of process {pid} holds the GIL in C: no Python can run there",
+        "See its native stack: breakranks stacks --native",
+    )
+
+
+def _gil_holder(pid: int) -> PythonThread | None:
     """The thread that holds the GIL, if it holds it still a moment later and has not moved: one in a loop lets go."""
     from breakranks.observe import stacks
 
@@ -305,5 +323,5 @@ def _gil_holder(pid: int) -> str:
         time.sleep(0.02)
     first, second = looks
     if first is None or second is None or (first.tid, first.frames) != (second.tid, second.frames):
-        return ""
-    return f"{first.name or first.tid}"
+        return None
+    return first

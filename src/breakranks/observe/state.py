@@ -174,6 +174,12 @@ def process_state(pid: int) -> str:
     return state_and_start(pid)[0]
 
 
+def thread_state(pid: int, tid: int) -> str:
+    """The same of one thread."""
+    stat = _stat(f"/proc/{pid}/task/{tid}/stat")
+    return stat[0] if stat else "X"
+
+
 def start_ticks(pid: int) -> int:
     """When the process started, in ticks since boot: with the pid, its identity. 0 when gone."""
     return state_and_start(pid)[1]

@@ -56,9 +56,14 @@ class Agent:
     # ---- from the job's threads
 
     def start(self) -> None:
-        self.watch.meet()
-        self.watch.publish()
-        self._thread.start()
+        try:
+            self.watch.meet()
+            self.watch.publish()
+            self._thread.start()
+        except BaseException:  # no more threads: 3.12 has none left once the main one has ended
+            self.wire.close()
+            folder.remove(self.path, f"{self.pid}.sock", f"{self.name}.json")
+            raise
         atexit.register(self.end)
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:  # its children end without atexit

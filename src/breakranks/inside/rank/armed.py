@@ -10,6 +10,7 @@ from __future__ import annotations
 import bdb
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -100,8 +101,24 @@ def disarm(agent: Agent) -> None:
     with known.lock:
         known.off()
         unstep()
+    _settle(known)
     if agent.seat.tracing:
         agent.loose()
+
+
+def _settle(known: Engine) -> None:
+    """Up to 3.11 a frame is given its trace function after ours has returned: that may be just about to happen."""
+    for _ in range(20 if sys.version_info < (3, 12) else 0):
+        mine, stacks = threading.get_ident(), {}
+        for ident, frame in threads.others().items():
+            if ident != mine and ident not in known.inside:
+                stacks[ident] = list(threads.stack(frame))
+        about = any(threads.of_ours(frame) for stack in stacks.values() for frame in stack)
+        for stack in stacks.values():
+            clean(stack)
+        if not about:
+            return
+        time.sleep(0.001)
 
 
 def unstep() -> None:

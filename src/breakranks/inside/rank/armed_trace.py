@@ -57,7 +57,8 @@ class Tracer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._files = _Files(engine)
-        self._locals: dict[int, tuple[CodeType, Local | None]] = {}  # by id of the code, kept alive by it
+        # By id of the code, which is kept alive so: what its events are told to, and whether its lines are among them.
+        self._locals: dict[int, tuple[CodeType, Local | None, bool]] = {}
         self._on = False
         self._hook: Any = None  # what threads were started with before
         self._displaced: dict[int, Any] = {}  # somebody else's, of threads that have been stopped
@@ -210,11 +211,11 @@ class Tracer:
         if known is None or known[0] is not code:
             if len(self._locals) > _MOST_CODES:
                 self._locals.clear()
-            known = self._locals[id(code)] = (code, self._made_local(code))
-        local = known[1]
-        if local is not None and self._engine.catches:
-            frame.f_trace_lines = self._has_lines(code)
-        return local
+            lines = not self._engine.catches or self._has_lines(code)
+            known = self._locals[id(code)] = (code, self._made_local(code), lines)
+        if known[1] is not None and frame.f_trace_lines != known[2]:
+            frame.f_trace_lines = known[2]
+        return known[1]
 
     def _has_lines(self, code: CodeType) -> bool:
         return bool(self._engine.concerns(code, self._engine.lines(code.co_filename))) or self._is_watched(code)

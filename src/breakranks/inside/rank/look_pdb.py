@@ -8,9 +8,9 @@ import os
 from types import FrameType
 from typing import Any
 
-from breakranks.inside.rank import armed, device, values, where
+from breakranks.inside.rank import armed, device, guard, values, where
 from breakranks.inside.rank.seat import Request
-from breakranks.inside.rank.stop import RankPdb
+from breakranks.inside.rank.stop import RankPdb, Said
 
 _STEPS = frozenset("n next s step r return c cont continue unt until j jump rv retval debug commands".split())
 _ARMS = frozenset("b break tbreak cl clear condition ignore enable disable watch unwatch catch".split())
@@ -66,20 +66,26 @@ class LookPdb(RankPdb):
         is shown; standard output itself is the job's, whose threads go on."""
         self._note = ""
         try:
+            tree = ast.parse(arg.strip(), mode="eval")
             frames = [frame for frame, _ in self.stack[: self.curindex + 1]][::-1]
-            found = where.knowing(frames, ast.parse(arg.strip()))
+            found = where.knowing(frames, tree)
         except (SyntaxError, ValueError, IndexError):
             return super()._getval(arg)
-        kept = self.curframe, self.curframe_locals
+        refused = guard.precheck(arg, found.f_globals, found.f_locals, self._takers)
+        if refused:
+            self.error(self.refusal(refused))
+            raise Said
         if found is not self.curframe:
             code = found.f_code
             self._note = f"  # in {code.co_name}, {os.path.basename(code.co_filename)}:{found.f_lineno}"
-        ours = {} if "print" in found.f_globals else {"print": functools.partial(print, file=self._captured)}
-        self.curframe, self.curframe_locals = found, {**ours, **found.f_locals}
+        # One scope, so that a comprehension sees the locals too.
+        scope = {"print": functools.partial(print, file=self._captured), **found.f_globals, **found.f_locals}
         try:
-            return super()._getval(arg)
-        finally:
-            self.curframe, self.curframe_locals = kept
+            with guard.guarding(self._takers, modules=any(isinstance(node, ast.Call) for node in ast.walk(tree))):
+                return eval(compile(tree, "<breakranks>", "eval"), scope)
+        except BaseException:
+            self._error_exc()
+            raise
 
     def _noted(self, text: str, cut: int) -> tuple[str, int]:
         return text + self._note, cut
@@ -108,8 +114,6 @@ class LookPdb(RankPdb):
 
     def _execute(self, source: str) -> None:
         assert self.curframe is not None
-        from breakranks.inside.rank import guard
-
         try:
             with guard.guarding(self._takers):
                 exec(compile(source + "\n", "<stdin>", "single"), self.curframe.f_globals, self.curframe_locals)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import io
 import linecache
 import sys
 from types import FrameType
 from typing import Any
 
 from breakranks.inside.rank import device, guard, looker, values, where
+from breakranks.inside.rank.captured import Captured
 from breakranks.inside.rank.leaving import Leaving
 
 _MOST_FRAMES = 1000
@@ -48,11 +48,12 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
 
 def _evaluate(source: str, frame: FrameType, takers: frozenset[int], plain: bool) -> dict[str, Any]:
     """What came of it. What the expression itself prints is told too; what it calls prints in the job."""
-    printed = io.StringIO()
+    printed = Captured()
+    printed.own(None)
     # One scope, so that a comprehension sees the locals too.
     ours = {"locals": lambda: dict(frame.f_locals), "print": functools.partial(print, file=printed)}
     found = _value(source, frame, {**ours, **frame.f_globals, **frame.f_locals}, takers, plain)
-    return {**found, "printed": printed.getvalue()[: values.MOST_TEXT]}
+    return {**found, "printed": printed.take()[0]}
 
 
 def _value(source: str, frame: FrameType, scope: dict[str, Any], takers: frozenset[int], plain: bool) -> dict[str, Any]:

@@ -139,16 +139,21 @@ class RankPdb(Arming, pdb.Pdb):
         self.trace_from(frame)
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if self.lost:
-            self.let_loose(frame)
-            return None
+        if self.lost or self._generation != armed.engine(self.agent).generation:  # everything was taken off meanwhile
+            self.lost = False
+            self.set_continue()
+            return self._go_on(frame)
         armed.passing(self.agent, frame, event, arg)
         try:
             found = super().trace_dispatch(frame, event, arg)
         except Exception:  # pdb's or ours, and none of the job's
             self.let_loose(frame)
             return None
-        return self._go_on(frame) if self.going else found
+        if self.going:
+            return self._go_on(frame)
+        if not self.steps():  # it was at a prompt, and is stepped on
+            self.trace_from(frame)
+        return found
 
     def let_loose(self, frame: FrameType | None) -> None:
         """As if nobody had ever traced this thread."""
@@ -324,7 +329,7 @@ class RankPdb(Arming, pdb.Pdb):
 
     def _getval(self, arg: str) -> Any:
         if self._refused(arg):
-            raise _Said
+            raise Said
         with guard.guarding(self._takers):
             return super()._getval(arg)
 
@@ -397,7 +402,7 @@ class RankPdb(Arming, pdb.Pdb):
         self.error("interact wants a terminal of its own; use !STATEMENT and p EXPRESSION")
 
 
-class _Said(Exception):
+class Said(Exception):
     """What was wrong has been said."""
 
 
