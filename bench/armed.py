@@ -166,7 +166,7 @@ def cell(python: str, program: Path, way: str, marks: tuple[str, ...], rounds: i
 
 
 def row(name: str, cells: list[str]) -> None:
-    print(f"  {name:38}" + "".join(f"{text:>12}" for text in cells), flush=True)
+    print(f"  {name:38}" + "".join(f"{text:>16}" for text in cells), flush=True)
 
 
 def compare(version: str, ways: dict[str, str], program: Path, rounds: int, repeats: int) -> None:

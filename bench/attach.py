@@ -72,12 +72,12 @@ for line in sys.stdin:
     os.write(1, b'%d\\n' % loop(line.strip()))
 """
 
-# What pyrasite has gdb do, with the symbols that gdb finds by itself.
+# What pyrasite has gdb do. It runs in the thread that waits, on top of its frames.
 GDB_CODE = "; ".join(
     (
         "import sys",
-        "f = [f for f in sys._current_frames().values() if f.f_code.co_name == 'barrier'][0].f_back.f_back",
-        "open('{out}', 'w').write(repr(f.f_locals['secret']))",
+        "up = lambda f: f if f.f_code.co_name == 'hang' else up(f.f_back)",
+        "open('{out}', 'w').write(repr(up(sys._getframe()).f_locals['secret']))",
     )
 )
 

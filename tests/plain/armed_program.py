@@ -270,6 +270,7 @@ def breakpoints(console: Console) -> None:
     show(conditional=console.command(f"b armed_program.py:{add_line} if value == 500"))
     show(hit=console.stopped(), value=console.line("p value"))
     console.line("c")
+    show(traced=bool(threads.tracers()))
     show(comma=console.command("condition 2 value == 600"), hit=console.stopped(), value=console.line("p value"))
     show(disabled=console.line("disable 2"))
     console.line("c")

@@ -91,7 +91,7 @@ def c_held():
 
     libc = ctypes.PyDLL(None)
     ready()
-    libc.usleep(18000000)  # c_held
+    libc.usleep(7000000)  # c_held
     return after(5)
 
 

@@ -95,6 +95,7 @@ def test_breakpoints_of_a_rank_that_runs(scene: Scene) -> None:
     assert next(shown) == {"quiet": None, "tracing": False, "bare": True}
     assert next(shown) == {"conditional": f"Breakpoint 2 at {add}\n"}
     assert next(shown) == {"hit": at("add", "breakpoint 2"), "value": "500\n"}
+    assert next(shown) == {"traced": not MONITORS}  # it runs to its breakpoint
     assert next(shown) == {
         "comma": "New condition set for breakpoint 2.\n",
         "hit": at("add", "breakpoint 2"),

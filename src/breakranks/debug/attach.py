@@ -21,7 +21,7 @@ from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
 
 DEADLINE = 10.0
-_LEAVES = 2.0  # seconds in which an agent that was leaving has gone
+_LEAVES = 10.0  # seconds in which an agent that was leaving has gone, also on a machine that is loaded
 
 
 class Unreached(Struct, frozen=True, kw_only=True):
@@ -45,13 +45,14 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = DEA
     chosen = [rank for rank in job.ranks if ranks is None or rank.rank in ranks]
     agents: list[Found] = []
     unreached: list[Unreached] = []
-    until = time.monotonic() + _LEAVES
+    until = 0.0
     modules = {**bundle(), "module": "breakranks.inside.rank.attached"}
     with Watchdog() as dog:
         while chosen:
             again = []
             each = {rank.pid: {"given": _who(job, rank)} for rank in chosen}
             found = ask_many(each, "visit", modules, deadline=deadline, each=each, dog=dog)
+            until = until or time.monotonic() + _LEAVES
             for rank in chosen:
                 answer = found[rank.pid]
                 if isinstance(answer, InsideError):

@@ -39,7 +39,8 @@ class Agent:
         self.me = me
         self._attached = leaving  # not None: it goes with its last console, and takes all of ours along
         self.leaving = False
-        self._until = time.monotonic() + _NOBODY  # when it goes, while nobody is here
+        self.expected = int(leaving is not None)  # how many consoles are about to come,
+        self._patience = time.monotonic() + _NOBODY  # and until when that is believed
         self.pid = os.getpid()
         self.name = f"helper-{self.pid}" if me.helper else f"rank-{me.rank}"
         self.path = f"{folder.private(folder.base())}/{me.job}"
@@ -162,7 +163,7 @@ class Agent:
                     looked = now
                     self.watch.look(now)
                     self.looker.tidy()
-                if self._attached is not None and not self.watched and now >= self._until and self._leave():
+                if self._attached is not None and self._deserted and self._leave():
                     return
             self.wire.flush()
         except Exception as error:
@@ -188,7 +189,7 @@ class Agent:
         visitor = sys.modules.get("breakranks.inside.rank.dap")
         if visitor is not None:
             visitor.stop()
-        if not wait_for_threads(leaving, self._wanted) or time.monotonic() < self._until:
+        if not wait_for_threads(leaving, self._wanted) or not self._deserted:
             return False
         self.leaving = True  # whoever comes now starts anew
         self.timeouts.restore()
@@ -204,12 +205,18 @@ class Agent:
 
     def expect(self) -> None:
         """Somebody is about to come."""
-        self._until = time.monotonic() + _NOBODY
+        self.expected += 1
+        self._patience = time.monotonic() + _NOBODY
+
+    @property
+    def _deserted(self) -> bool:
+        """Whether nobody is here, and nobody is about to come."""
+        return not self.watched and (not self.expected or time.monotonic() >= self._patience)
 
     def _wanted(self, pause: float) -> bool:
         self.seat.release(GONE)  # a thread may have sat down since
         self.wire.turn(pause)
-        return self.watched or self._ending or time.monotonic() < self._until
+        return self._ending or not self._deserted
 
     def _listen(self) -> Wire:
         for _ in range(10):
@@ -235,7 +242,6 @@ class Agent:
             self.console = None
         if not client.console or self.watched or client.polite:
             return
-        self._until = time.monotonic()
         self.watch.off = True
         self.watch.announce({"do": "off"})
         if self.seat.evaluating:

@@ -190,8 +190,8 @@ class Tracer:
             if files[code.co_filename] is None:
                 return None
             found = known.get(id(code))
-            if found is not None and found[1] is None and found[0] is code:
-                return None
+            if found is not None and found[0] is code and frame.f_trace_lines is found[2]:
+                return found[1]
             return told(frame)
 
         return tracer
@@ -211,8 +211,9 @@ class Tracer:
         if known is None or known[0] is not code:
             if len(self._locals) > _MOST_CODES:
                 self._locals.clear()
-            lines = not self._engine.catches or self._has_lines(code)
-            known = self._locals[id(code)] = (code, self._made_local(code), lines)
+            local = self._made_local(code)
+            lines = local is None or not self._engine.catches or self._has_lines(code)
+            known = self._locals[id(code)] = (code, local, lines)
         if known[1] is not None and frame.f_trace_lines != known[2]:
             frame.f_trace_lines = known[2]
         return known[1]

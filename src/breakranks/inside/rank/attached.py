@@ -15,6 +15,7 @@ def answer(given: dict[str, Any], finder: Any) -> dict[str, Any]:
     leaving = Leaving(finder, frozenset(linecache.cache))
     before = api.present()
     if before is not None:
+        before.expect()
         told = _told(before)
         leaving.unload()
         return told
@@ -31,7 +32,6 @@ def answer(given: dict[str, Any], finder: Any) -> dict[str, Any]:
 
 
 def _told(agent: Any) -> dict[str, Any]:
-    agent.expect()
     if agent.leaving:
         return {"leaving": True}
     return {"path": f"{agent.path}/{agent.pid}.sock", "job": agent.me.job, "attached": agent.attached}

@@ -88,6 +88,10 @@ def _modes() -> tuple[Any, ...]:
             super().__init__()
             self.stuck = stuck
 
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # see guard
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for one in (*args, *(kwargs or {}).values()):
                 if waits(one, self.stuck):

@@ -27,6 +27,7 @@ def obey(agent: Agent, client: Client, message: Message) -> None:
 
 def _hello(agent: Agent, client: Client, message: Message) -> None:
     client.console = bool(message.get("console"))
+    agent.expected = max(agent.expected - client.console, 0)
     if client.console and agent.watch.off:
         agent.watch.off = False
         agent.watch.announce({"do": "on"})

@@ -151,9 +151,10 @@ class RankPdb(Arming, pdb.Pdb):
             return None
         if self.going:
             return self._go_on(frame)
-        if not self.steps():  # it was at a prompt, and is stepped on
-            self.trace_from(frame)
-        return found
+        if self.steps():
+            return found
+        self.trace_from(frame)  # it was at a prompt, and is stepped on
+        return frame.f_trace
 
     def let_loose(self, frame: FrameType | None) -> None:
         """As if nobody had ever traced this thread."""
