@@ -163,15 +163,21 @@ def _recorded() -> Frame | None:
 
 
 def knowing(frames: Sequence[FrameType], tree: ast.AST) -> FrameType:
-    """The innermost frame in which all names of an expression are known; where there is none, the innermost."""
+    """The innermost frame in which all names of a source are known, also those that it assigns to if there is such a
+    frame; where there is none, the innermost."""
     nodes = list(ast.walk(tree))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     names = {node.id for node in nodes if isinstance(node, ast.Name)} - bound
-    for frame in frames:
-        local = frame.f_locals
-        if all(name in local or name in frame.f_globals or hasattr(builtins, name) for name in names):
-            return frame
+    kinds = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+    assigned = {
+        one.id for node in nodes if isinstance(node, kinds) for one in ast.walk(node) if isinstance(one, ast.Name)
+    }
+    for wanted in (names | assigned, names):
+        for frame in frames:
+            local = frame.f_locals
+            if all(name in local or name in frame.f_globals or hasattr(builtins, name) for name in wanted):
+                return frame
     return frames[0]
 
 
