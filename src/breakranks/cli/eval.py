@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="do not ask before an assignment, or a call that starts a collective",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=10.0, help="how long to wait for the answers (10)"
+        "--timeout", metavar="SECONDS", type=float, default=15.0, help="how long to wait for the answers (15)"
     )
     common.add_output(parser, full="cut nothing")
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import linecache
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -20,8 +21,13 @@ class _No(Exception):
     """Why there is no answer. Its text is said."""
 
 
-def answer(given: dict[str, Any], finder: Any) -> dict[str, Any]:
-    """What ``given["source"]`` is there. Without a frame by name or number: in the innermost that knows its names."""
+def answer(given: dict[str, Any], finder: Any) -> Callable[[], dict[str, Any]]:
+    """Tells what ``given["source"]`` is there, when it is called: that may take as long as it likes."""
+    return functools.partial(_answer, given, finder)
+
+
+def _answer(given: dict[str, Any], finder: Any) -> dict[str, Any]:
+    """Without a frame by name or number: in the innermost that knows its names."""
     leaving = Leaving(finder, frozenset(linecache.cache))
     try:
         found = _asked(given)
