@@ -323,7 +323,7 @@ def test_a_process_in_a_container_answers() -> None:
     """GIVEN a process with pids, mounts and a /dev/shm of its own THEN it answers, and nothing is left there."""
     code = f'mount -t tmpfs none /dev/shm; mount -t tmpfs none /tmp; exec {sys.executable} -u -c "$1"'
     inner = "import os; print('x'); input(); print(os.getpid(), os.listdir('/dev/shm'), os.listdir('/tmp'))"
-    words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", code, "sh", inner]
+    words = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "sh", "-c", code, "sh", inner]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline()

@@ -130,7 +130,7 @@ def _say_missed(missed: Sequence[Unreached], job: FoundJob, args: argparse.Names
 
 def _say_native(missed: Sequence[Unreached], job: FoundJob) -> None:
     """Where no Python can run there is still what can be seen from outside, C frames too."""
-    if not any("holds the GIL" in one.what for one in missed):
+    if not any(one.gil_held for one in missed):
         return
     from breakranks.cli.main import main
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from breakranks.debug.link import Found, Link
 from breakranks.inside.door import ask_many
-from breakranks.inside.errors import InsideError
+from breakranks.inside.errors import GilHeld, InsideError
 from breakranks.inside.rank import AGENT_THREAD
 from breakranks.inside.shipped import bundle
 from breakranks.jobs.find import FoundJob, FoundRank
@@ -31,6 +31,7 @@ class Unreached(Struct, frozen=True, kw_only=True):
     pid: int
     what: str
     help: str
+    gil_held: bool = False  # there are C frames to see, and nothing else
 
 
 class Attached(Struct, frozen=True, kw_only=True):
@@ -56,7 +57,9 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = DEA
             for rank in chosen:
                 answer = found[rank.pid]
                 if isinstance(answer, InsideError):
-                    unreached.append(_unreached(rank, answer.message, answer.help))
+                    unreached.append(
+                        _unreached(rank, answer.message, answer.help, gil_held=isinstance(answer, GilHeld))
+                    )
                     continue
                 told: dict[str, Any] = json.loads(answer)
                 if "path" in told and _answers(here := _found(rank, told)):
@@ -117,8 +120,8 @@ def _who(job: FoundJob, rank: FoundRank) -> dict[str, object]:
     }
 
 
-def _unreached(rank: FoundRank, what: str, help: str) -> Unreached:
-    return Unreached(rank=rank.rank, pid=rank.pid, what=what, help=help)
+def _unreached(rank: FoundRank, what: str, help: str, *, gil_held: bool = False) -> Unreached:
+    return Unreached(rank=rank.rank, pid=rank.pid, what=what, help=help, gil_held=gil_held)
 
 
 def _found(rank: FoundRank, told: dict[str, Any]) -> Found:

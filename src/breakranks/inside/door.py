@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from breakranks.inside import channel, entry, remote, target
 from breakranks.inside.channel import Channel
 from breakranks.inside.code import THREAD_NAME
-from breakranks.inside.errors import Failed, Gone, InsideError, Late, Refused
+from breakranks.inside.errors import Failed, GilHeld, Gone, InsideError, Late, Refused
 from breakranks.observe import state
 from breakranks.observe.watchdog import Watchdog
 
@@ -217,7 +217,7 @@ class _Asked:
             one.judged = True
             holder = _gil_holder(one.pid)
             if holder and state.thread_state(one.pid, holder.tid) in ("S", "D"):
-                self.answers[one.pid] = _held(one.pid, holder)
+                self.answers[one.pid] = GilHeld(one.pid, holder.name or str(holder.tid))
                 return
         begun = _is_there(one)
         last = one.visits[-1] if one.visits else None
@@ -254,7 +254,7 @@ class _Asked:
         why = "; its main thread does not come back to Python" if last is None or last.pending else ""
         holder = _gil_holder(one.pid)
         if holder:
-            return _held(one.pid, holder)
+            return GilHeld(one.pid, holder.name or str(holder.tid))
         return Late(
             f"process {one.pid} did not answer in {self.deadline:g} s{why}. The question is withdrawn: a thread of "
             "ours that still waits there ends by itself, without doing anything, once it can run"
@@ -303,13 +303,6 @@ def _name(pid: int, tid: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def _held(pid: int, holder: PythonThread) -> Late:
-    return Late(
-        f"thread {holder.name or holder.tid} of process {pid} holds the GIL in C: no Python can run there",
-        "See its native stack: breakranks stacks --native",
-    )
 
 
 def _gil_holder(pid: int) -> PythonThread | None:

@@ -33,6 +33,16 @@ class Late(InsideError):
         super().__init__(message, help)
 
 
+class GilHeld(Late):
+    """A thread keeps the GIL in C: no Python can run there, whatever is asked."""
+
+    def __init__(self, pid: int, thread: str) -> None:
+        super().__init__(
+            f"thread {thread} of process {pid} holds the GIL in C: no Python can run there",
+            "See its native stack: breakranks stacks --native",
+        )
+
+
 class Failed(InsideError):
     """Our code ran in the process and raised. ``traceback`` is its text."""
 
