@@ -83,7 +83,7 @@ def generating() -> None:
 def advancing() -> None:
     held = numbers()
     while not over:
-        next(held)
+        next(held, None)
         time.sleep(0.3)
 
 
