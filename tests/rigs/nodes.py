@@ -1,11 +1,12 @@
 """Real hosts on one machine, n1 to nN, on a switch of their own; the machine itself is their login node.
 
-A host has its own net, UTS, PID, IPC and mount namespaces, and its own /tmp, /dev/shm and /run. It shares
-everything else with the machine: one folder stands for NFS, and Python and the repository are where they are.
+A host has its own net, UTS, PID, IPC and mount namespaces, and its own /tmp, /var/tmp, /dev/shm and /run. It
+shares everything else with the machine: one folder stands for NFS, and Python and the repository are where
+they are. What a host can suffer: ``Nodes.cut``, ``cut_between`` and ``crash``, and the methods of ``Host``.
 
-    with Nodes(tmp_path, 2, ssh=True) as nodes:
+    with Nodes(tmp_path, 4, ssh=True, odd={"n4": Odd(bashrc="echo Welcome")}) as nodes:
         job = nodes["n1"].popen(["torchrun", ...], stdout=log)
-        nodes.cut("n2")
+        nodes.cut_between("n1", "n2")
 
 Nothing outlives the ``with``, nor a run that is killed: no namespace has a name, so each lives only as long
 as its processes, and those end when the pipe from the process that made them closes. The machine sees one
@@ -33,17 +34,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+
+from .host import REPOSITORY, Host, Process
+from .odd import Odd
+
+__all__ = ["INTERFACE", "MACHINE", "Host", "Nodes", "Odd", "Process"]
 
 INTERFACE = "eth0"
-
-_REPOSITORY = Path(__file__).resolve().parents[2]
+MACHINE = "machine"
 # command: the Debian package that has it
 _TOOLS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "mount": "mount"}
 _SSH_TOOLS = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 _PRIVILEGES = "Hosts need root with all its capabilities; in a container: docker run --privileged"
-# What names a place of the machine that a host does not have.
-_FOREIGN = {"TMPDIR", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"}
+_NOBODY = "02:00:00:00:00:00"  # no card has this address
 
 # The init of a host. bash, because it reaps the orphans that become its children, also while it reads.
 # A private folder is put together on a stage, where what stays visible can still be bound into it.
@@ -52,7 +55,7 @@ set -eu
 name=$1 address=$2 rig=$3 sshd=$4
 shift 4
 echo "$name" >/proc/sys/kernel/hostname
-for private in /tmp /dev/shm /run; do
+for private in /tmp /var/tmp /dev/shm /run; do
     mount -t tmpfs -o mode=1777 tmpfs "$rig/$name"
     for visible in "$@"; do
         case $visible in
@@ -66,6 +69,7 @@ for private in /tmp /dev/shm /run; do
 done
 chmod 755 /run
 mkdir -m 1777 /run/lock
+(umask 777 && : >/run/nothing)
 # The interfaces under /sys/class/net are those of the net namespace that mounted it.
 mkdir /run/cgroup
 mount --rbind /sys/fs/cgroup /run/cgroup
@@ -74,9 +78,12 @@ mount --move /run/cgroup /sys/fs/cgroup
 rmdir /run/cgroup
 echo "$name" >/run/hostname
 if [ -e /etc/hostname ]; then mount --bind /run/hostname /etc/hostname; fi
-for file in hosts nsswitch.conf shadow ssh/ssh_config; do
-    if [ -e "$rig/etc/$file" ]; then mount --bind "$rig/etc/$file" "/etc/$file"; fi
+for file in hosts nsswitch.conf passwd shadow ssh/ssh_config; do
+    for etc in "$rig/etc" "$rig/$name.etc"; do
+        if [ -e "$etc/$file" ]; then mount --bind "$etc/$file" "/etc/$file"; fi
+    done
 done
+if [ -e "$rig/$name.home" ]; then cp -R "$rig/$name.home" /run/home; fi
 echo mounted
 read -r _
 ip link set lo up
@@ -85,7 +92,7 @@ ip link set eth0 up
 if [ -n "$sshd" ]; then
     mkdir -m 755 /run/sshd
     if [ -d ~/.ssh ]; then mount -t tmpfs -o mode=700 tmpfs ~/.ssh; fi
-    "$sshd" -D -f "$rig/sshd_config" -E "$rig/$name.sshd.log" </dev/null >/dev/null 2>&1 &
+    "$sshd" -D -f "$rig/$name.sshd_config" -E "$rig/$name.sshd.log" </dev/null >/dev/null 2>&1 &
 fi
 echo up
 while read -r _; do :; done
@@ -138,116 +145,25 @@ Host *
 """
 
 
-class Process(subprocess.Popen[Any]):
-    """A process on a host. ``pid`` is of the shell that waits for it; signals go to the process itself.
-
-    End it by ``terminate`` and ``kill``. It also ends when the shell is killed, but then nobody reaps it save
-    the init of this machine, and the host cannot end before that.
-    """
-
-    @property
-    def pid_here(self) -> int:
-        """The process id as this machine counts; ProcessLookupError when it has ended."""
-        while self.poll() is None:
-            try:
-                with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
-                    children = file.read().split()
-            except FileNotFoundError:
-                children = []
-            if children:
-                return int(children[0])
-            time.sleep(0.002)
-        raise ProcessLookupError(f"{self.args} has ended")
-
-    @property
-    def pid_there(self) -> int:
-        """The process id as its host counts."""
-        with open(f"/proc/{self.pid_here}/status") as file:
-            return int(re.findall(r"^NSpid:.*\s(\d+)$", file.read(), re.MULTILINE)[0])
-
-    def send_signal(self, sig: int) -> None:
-        try:
-            os.kill(self.pid_here, sig)
-        except ProcessLookupError:
-            pass
-
-
-class Host:
-    """One host, once it is up. ``pid`` is of its init, as this machine counts."""
-
-    def __init__(self, name: str, address: str, folder: Path, enter: Path) -> None:
-        self.name = name
-        self.address = address
-        self.folder = folder
-        self._enter = enter
-        self.pid = 0
-        self.started: list[Process] = []
-
-    def popen(
-        self,
-        command: Sequence[str | Path],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        stdin: int | IO[Any] | None = subprocess.DEVNULL,
-        **options: Any,
-    ) -> Process:
-        """Start a process on the host. ``env`` is added to the environment; ``cwd`` is the shared folder."""
-        inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-        process = Process(
-            [
-                *("nsenter", f"--target={self.pid}", "--net", "--uts", "--ipc", "--mount", "--pid", "--no-fork", "--"),
-                *("/bin/sh", str(self._enter), f"--chdir={cwd or self.folder}", "--", *map(str, command)),
-            ],
-            env={**inherited, "HOSTNAME": self.name, **(env or {})},
-            stdin=stdin,
-            start_new_session=True,
-            **options,
-        )
-        self.started.append(process)
-        return process
-
-    def run(
-        self,
-        command: Sequence[str | Path],
-        *,
-        timeout: float = 60.0,
-        check: bool = False,
-        input: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the host to its end, and keep what it prints as text."""
-        with self.popen(
-            command,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            try:
-                stdout, stderr = process.communicate(input, timeout)
-            except BaseException:
-                process.kill()
-                raise
-        done = subprocess.CompletedProcess(list(command), process.returncode, stdout, stderr)
-        if check:
-            done.check_returncode()
-        return done
-
-
 class Nodes:
     """Hosts n1 to n``count``. ``folder`` is on all of them, and so are the folders of ``visible``."""
 
-    def __init__(self, folder: Path, count: int = 2, *, ssh: bool = False, visible: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 2,
+        *,
+        ssh: bool = False,
+        visible: Iterable[Path] = (),
+        odd: Mapping[str, Odd] | None = None,
+    ) -> None:
         self.folder = folder.resolve()
         self.count = count
         self.with_ssh = ssh
+        self.odd = dict(odd or {})
         self.visible = [
             self.folder,
-            _REPOSITORY,
+            REPOSITORY,
             Path(sys.prefix),
             Path(sys.base_prefix),
             *(path.resolve() for path in visible),
@@ -278,6 +194,24 @@ class Nodes:
         """Put the cable back."""
         self._on_switch(f"link set {self[name].name} up")
 
+    def cut_between(self, one: str, other: str) -> None:
+        """Lose in silence what two hosts say to each other, both ways; one of them may be MACHINE.
+
+        Each sends it to a card that nobody has. So it needs no firewall, and the rest of the network lives.
+        """
+        for here, there in ((one, other), (other, one)):
+            self._neighbour(here, f"replace {self._address(there)} lladdr {_NOBODY} nud permanent")
+
+    def heal_between(self, one: str, other: str) -> None:
+        for here, there in ((one, other), (other, one)):
+            self._neighbour(here, f"delete {self._address(there)}")
+
+    def crash(self, name: str) -> None:
+        """Take the power from a host, for good: no word to anybody, and every process gone."""
+        self.cut(name)
+        os.kill(self[name].pid, signal.SIGKILL)
+        self._inits[name].wait(10)
+
     def __enter__(self) -> Nodes:
         _demand({**_TOOLS, **(_SSH_TOOLS if self.with_ssh else {})})
         try:
@@ -300,8 +234,11 @@ class Nodes:
         self.address = f"{network}.254"
         for number in range(1, self.count + 1):
             name = f"n{number}"
-            self.hosts[name] = Host(name, f"{network}.{number}", self.folder, self._rig / "enter")
+            own = self.odd[name].environment(self._rig) if name in self.odd else {}
+            self.hosts[name] = Host(name, f"{network}.{number}", self.folder, self._rig / "enter", own)
         self._write_etc()
+        for host in self:
+            self.odd.get(host.name, Odd()).write(self._rig, host.name)
         if self.with_ssh:
             self._write_ssh()
         self._undo.callback(self._end_hosts)
@@ -340,8 +277,12 @@ class Nodes:
 
     def _end_hosts(self) -> None:
         # A host has ended when all its processes are reaped, which a shell that was stopped would not do.
-        for process in (process for host in self for process in host.started if process.poll() is None):
-            os.kill(process.pid, signal.SIGCONT)
+        for host in self:
+            for process in host.started:
+                if process.poll() is None:
+                    os.kill(process.pid, signal.SIGCONT)
+            if self._inits.get(host.name) and self._inits[host.name].poll() is None and host.pid:
+                os.kill(host.pid, signal.SIGCONT)
         # All before any is waited for: hosts end side by side.
         for init in self._inits.values():
             init.stdin.close()
@@ -377,7 +318,7 @@ class Nodes:
     def _write_etc(self) -> None:
         etc = self._rig / "etc"
         etc.mkdir()
-        lines = ["127.0.0.1 localhost", "::1 localhost", f"{self.address} machine"]
+        lines = ["127.0.0.1 localhost", "::1 localhost", f"{self.address} {MACHINE}"]
         lines += [f"{host.address} {host.name}" for host in self]
         (etc / "hosts").write_text("\n".join(lines) + "\n")
         if os.path.exists("/etc/nsswitch.conf"):
@@ -390,7 +331,9 @@ class Nodes:
             keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", key, "-f", str(rig / key)]
             subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL, timeout=30)
         (rig / "known_hosts").write_text("* " + (rig / "hostkey.pub").read_text())
-        (rig / "sshd_config").write_text(_SSHD_CONFIG.format(rig=rig))
+        for host in self:
+            with open(rig / f"{host.name}.sshd_config", "a") as config:
+                config.write(_SSHD_CONFIG.format(rig=rig))
         (rig / "etc/ssh").mkdir()
         hosts = (_SSH_CONFIG.format(name=host.name, address=host.address) for host in self)
         self.ssh_config.write_text("".join(hosts) + _SSH_CONFIG_OF_ALL.format(rig=rig))
@@ -412,6 +355,16 @@ class Nodes:
             time.sleep(0.01)
         what = f"sshd: see {self._rig}/{host.name}.sshd.log" if self.with_ssh else "does a firewall forbid it?"
         raise RuntimeError(f"{host.name} at {host.address} does not answer from here. {what}")
+
+    def _address(self, name: str) -> str:
+        return self.address if name == MACHINE else self[name].address
+
+    def _neighbour(self, name: str, words: str) -> None:
+        if name == MACHINE:
+            _ip(f"neighbour {words} dev {self.link}")
+        else:
+            prefix = ("nsenter", f"--target={self[name].pid}", "--net", "--")
+            _ip(f"neighbour {words} dev {INTERFACE}", prefix=prefix)
 
     def _on_switch(self, *commands: str) -> None:
         _ip(*commands, prefix=("nsenter", f"--target={self._switch}", "--net", "--"))

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: munged, slurmctld and one slurmd, started and stopped by pid.
+"""A real Slurm: munged, slurmctld, and a slurmd here or on every host of a rig. Started and stopped by pid.
 
 Needs the Debian packages ``slurm-wlm`` and ``munge``, and root. Takes a quarter of a second.
 """
@@ -13,9 +13,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from .nodes import Nodes, Process
+
 _CONFIG = """\
 ClusterName=rig
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
 SlurmUser=root
@@ -32,26 +34,33 @@ ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd.%n.log
 SlurmctldTimeout=30
 SlurmdTimeout=20
 KillWait=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+{nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+_QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 class Slurm:
-    """One running Slurm. ``environment`` is what ``srun`` needs to find it."""
+    """One running Slurm. ``environment`` is what ``srun`` needs to find it.
 
-    def __init__(self, folder: Path) -> None:
+    With ``hosts``, a slurmd runs on each of them, and jobs go there; the machine is the login node.
+    """
+
+    def __init__(self, folder: Path, hosts: Nodes | None = None) -> None:
         self.folder = folder
+        self.hosts = hosts
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self._slurmds: list[Process] = []
 
     def __enter__(self) -> Slurm:
         for tool in ("munged", "slurmctld", "slurmd", "srun"):
@@ -66,7 +75,8 @@ class Slurm:
 
     def _start(self) -> None:
         folder = self.folder
-        for name in ("state", "spool"):
+        nodes = self._nodes()
+        for name in ("state", *(f"spool.{node}" for node in nodes)):
             (folder / name).mkdir(parents=True)
         os.chmod(folder, 0o755)
         key = folder / "munge.key"
@@ -74,7 +84,9 @@ class Slurm:
         key.chmod(0o400)
         (folder / "slurm.conf").write_text(
             _CONFIG.format(
-                host=socket.gethostname().split(".")[0],
+                host=_machine(),
+                address=self.hosts.address if self.hosts else "127.0.0.1",
+                nodes="\n".join(f"NodeName={one} NodeAddr={at} CPUs=8 State=UNKNOWN" for one, at in nodes.items()),
                 folder=folder,
                 controller_port=_free_port(),
                 node_port=_free_port(),
@@ -91,12 +103,42 @@ class Slurm:
             f"--seed-file={folder}/munged.seed",
         )
         self._run("slurmctld", "-c", "-f", self.environment["SLURM_CONF"])
-        self._run("slurmd", "-f", self.environment["SLURM_CONF"])
+        if self.hosts:
+            for host in self.hosts:
+                self._slurmds.append(host.popen(["slurmd", "-D", "-f", self.environment["SLURM_CONF"]], **_QUIET))
+        else:
+            self._run("slurmd", "-f", self.environment["SLURM_CONF"])
         end = time.monotonic() + 30
-        while self._run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() != "1":
+        while self._run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() != str(len(nodes)):
             if time.monotonic() > end:
-                raise RuntimeError(f"Slurm's node did not come up; see {folder}/*.log")
+                raise RuntimeError(f"Slurm's nodes did not come up; see {folder}/*.log")
             time.sleep(0.1)
+
+    def _nodes(self) -> dict[str, str]:
+        return {host.name: host.address for host in self.hosts} if self.hosts else {_machine(): "127.0.0.1"}
+
+    def submit(self, script: str, *options: str) -> str:
+        """Hand in a batch script, and wait until it runs: the job's id."""
+        path = self.folder / f"script{len(os.listdir(self.folder))}"
+        path.write_text("#!/bin/bash\n" + script)
+        log = f"--output={path}.log"
+        job = self._run("sbatch", "--parsable", log, f"--chdir={self.folder}", *options, str(path)).strip()
+        end = time.monotonic() + 30
+        while (state := self._run("squeue", "-h", "-j", job, "-o", "%T").strip()) != "RUNNING":
+            if time.monotonic() > end:
+                raise RuntimeError(f"Slurm's job {job} does not run but is {state!r}; see {path}.log")
+            time.sleep(0.05)
+        return job
+
+    def cancel(self, job: str) -> None:
+        """End a job, and wait until it has."""
+        self._run("scancel", "--full", "--signal=KILL", job)
+        self._run("scancel", job)
+        end = time.monotonic() + 30
+        while self._run("squeue", "-h", "-j", job, "-o", "%T").strip():
+            if time.monotonic() > end:
+                raise RuntimeError(f"Slurm's job {job} does not end; see {self.folder}/*.log")
+            time.sleep(0.05)
 
     def _run(self, *command: str) -> str:
         done = subprocess.run(
@@ -107,17 +149,24 @@ class Slurm:
             text=True,
             timeout=30,
         )
-        if done.returncode and command[0] != "sinfo":
+        if done.returncode and command[0] not in ("sinfo", "scancel", "squeue"):
             raise RuntimeError(f"{command[0]}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
     def __exit__(self, *_: object) -> None:
-        for name in ("slurmd", "slurmctld", "munged"):
+        for slurmd in self._slurmds:
+            slurmd.kill()
+            slurmd.wait(10)
+        for name in (f"slurmd.{_machine()}", "slurmctld", "munged"):
             try:
                 pid = int((self.folder / f"{name}.pid").read_text())
             except (OSError, ValueError):
                 continue
             _end(pid)
+
+
+def _machine() -> str:
+    return socket.gethostname().split(".")[0]
 
 
 def _end(pid: int) -> None:

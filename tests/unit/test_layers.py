@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jobs": {"errors", "rankset", "snapshot", "observe"},
     "inside": {"errors", "rankset", "snapshot", "observe", "jobs"},
     "debug": {"errors", "rankset", "observe", "jobs", "inside"},
-    "reach": {"errors", "rankset", "snapshot", "observe", "jobs", "inside"},
+    "reach": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "debug"},
     "explain": {"errors", "rankset", "snapshot"},
     "show": {"errors", "rankset", "snapshot", "explain", "debug"},
     "cli": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "debug", "reach", "explain", "show"},
@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "msgspec": ("",),
     "pystack": ("observe/",),
+    "ClusterShell": ("reach/ways/",),
     "rich": ("show/", "cli/top.py"),
 }
 

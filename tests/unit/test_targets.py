@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, ProcessError, UsageError
 from breakranks.jobs.find import Found, FoundJob, FoundRank
-from breakranks.jobs.targets import Local, Pids, SnapshotFile, job_of_pids, parse_target, select
+from breakranks.jobs.targets import Hosts, Local, Pids, SnapshotFile, job_of_pids, parse_target, select
 from breakranks.observe.table import Entry, Table
 from breakranks.snapshot.model import Job, Problem
 
@@ -53,13 +53,74 @@ def test_a_snapshot_file_that_is_there(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "text", ["ssh:node-[5,8]", "pdsh:n[1-4]", "slurm:2180718", "mpi:/etc/hosts", "exec:kubectl exec %h@a,b"]
+    ("text", "expected"),
+    [
+        ("ssh:node-[5,8]", Hosts("ssh", "node-[5,8]")),
+        ("ssh:me@n[1-2]", Hosts("ssh", "me@n[1-2]")),
+        ("ssh: n1,n2 ", Hosts("ssh", "n1,n2")),
+        ("ssh:@rack1", Hosts("ssh", "@rack1")),
+        ("ssh:::1", Hosts("ssh", "::1")),
+        ("pdsh:n[1-4]", Hosts("pdsh", "n[1-4]")),
+        ("pdsh:", Hosts("pdsh", "")),
+        ("slurm:2180718", Hosts("slurm", "2180718")),
+        ("slurm:2180718.0", Hosts("slurm", "2180718.0")),
+        ("slurm:7_3.batch", Hosts("slurm", "7_3.batch")),
+        ("slurm:7+1", Hosts("slurm", "7+1")),
+        ("slurm:", Hosts("slurm", "")),
+        ("mpi:/etc/hosts", Hosts("mpi", "/etc/hosts")),
+        ("mpi:my hosts", Hosts("mpi", "my hosts")),
+    ],
 )
-def test_targets_of_later_versions_say_so(text: str) -> None:
+def test_hosts(text: str, expected: Hosts) -> None:
+    assert parse_target(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "template", "where"),
+    [
+        ("exec:docker exec -i {host}@c1,c2", "docker exec -i {host}", "c1,c2"),
+        ("exec:docker exec -i@c1", "docker exec -i", "c1"),
+        ("exec:kubectl exec -i {host} -- @w-[0-3]", "kubectl exec -i {host} --", "w-[0-3]"),
+        ("exec:ssh me@{host} {command}@n[1-4]", "ssh me@{host} {command}", "n[1-4]"),
+        ("exec:run {host}@@rack1", "run {host}", "@rack1"),
+        ("exec:run {host}@n1,@rack1!@old", "run {host}", "n1,@rack1!@old"),
+        ("exec:ssh me@{host}@@rack1,@rack2", "ssh me@{host}", "@rack1,@rack2"),
+    ],
+)
+def test_a_template_ends_where_its_hosts_begin(text: str, template: str, where: str) -> None:
+    assert parse_target(text) == Hosts("exec", where, template)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ssh:", "ssh: of what?"),
+        ("ssh: \t ", "ssh: of what?"),
+        ("mpi:", "mpi: of what?"),
+        ("exec:", "exec: of what?"),
+        ("ssh:n1\nn2", "line break"),
+        ("ssh:n1\x1b[2J", "control character"),
+        ("slurm:abc", "'abc' is not a Slurm job"),
+        ("slurm:-1", "'-1' is not a Slurm job"),
+        ("slurm:12.x", "'12.x' is not a Slurm job"),
+        ("slurm:12;id", "is not a Slurm job"),
+        ("slurm:" + "9" * 4000, "is not a Slurm job"),
+        ("exec:docker exec -i", "no @hosts at its end"),
+        ("exec:docker@", "no @hosts at its end"),
+        ("exec:@n1", "has no command"),
+        ("exec:@@rack", "has no command"),
+        ("exec:run 'x@n1", "No closing quotation"),
+        ("exec:{host} run@n1", "does not begin with a program"),
+        ("exec:'' @n1", "does not begin with a program"),
+        ("exec:run {command}@n1", "no {host}"),
+    ],
+)
+def test_bad_hosts_are_answered_with_how_to_write_them(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_target(text)
-    assert "later version" in caught.value.message
-    assert "breakranks why" in caught.value.help
+    assert message in caught.value.message
+    assert f"{text.partition(':')[0]}:" in caught.value.help
+    assert len(caught.value.message) < 200
 
 
 @pytest.mark.parametrize("text", ["garbage", "ssh", "Local", "foo:bar", "--", "4242"])
@@ -67,10 +128,12 @@ def test_garbage_is_answered_with_examples(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_target(text)
     assert text in caught.value.message
-    assert "pid:4242" in caught.value.help and ".brk" in caught.value.help
+    assert "pid:4242" in caught.value.help and ".brk" in caught.value.help and "ssh:n[1-4]" in caught.value.help
 
 
-@given(st.text())
+@given(
+    st.one_of(st.text(), st.builds("{}:{}".format, st.sampled_from(["ssh", "pdsh", "slurm", "mpi", "exec"]), st.text()))
+)
 def test_any_text_is_a_target_or_an_error_of_ours(text: str) -> None:
     try:
         parse_target(text.replace("\0", ""))

@@ -12,22 +12,25 @@ import sys
 
 from breakranks.cli import common, dap
 from breakranks.cli import console as prompt
-from breakranks.errors import BreakranksError
+from breakranks.errors import BreakranksError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from breakranks.debug.attach import Unreached
+    from breakranks.debug.attach import Attached, Unreached
     from breakranks.debug.console import Console
+    from breakranks.debug.link import Place
     from breakranks.debug.session import Session
+    from breakranks.jobs.across import ClusterJob
     from breakranks.jobs.find import FoundJob
     from breakranks.rankset import RankSet
 
 EXAMPLES = """
 breakranks attach                              the job on this machine, all its ranks
 breakranks attach --rank 3                     stop rank 3 only; the others run on
+breakranks attach mpi:hostfile --ranks 13      the job on the hosts of an MPI hostfile
 breakranks attach -c w -c 'p self.path'        ask, show, and go
 breakranks attach -c 'b train.py:30' -c 'p loss' -c c    stop where it comes by, ask, let it go
 breakranks attach --no-stop pid:4242           only look, in any Python process
@@ -37,18 +40,19 @@ breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and oth
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="stop and ask only these: 3, 0-7, 0,4-6")
     parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
     parser.add_argument("--no-stop", action="store_true", help="stop nobody: only look, while the job goes on")
     prompt.add_script(parser)
     dap.add_options(parser)
+    common.add_reach(parser)
     common.add_output(parser, full="cut nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-    from breakranks.debug.attach import attach, wait_for_leave
+    from breakranks.debug.attach import wait_for_leave
     from breakranks.debug.session import Session
 
     commands = prompt.commands_of(args)
@@ -57,19 +61,23 @@ def run(args: argparse.Namespace) -> int:
     job = common.resolve_live(args)
     chosen = common.ranks_of(job, args.rank)
     # An agent in every rank, also of those that run on: their timeouts are long while another is stopped.
-    attached = attach(job)
+    place, attached = enter(job, None, args)
     missed = [one for one in attached.unreached if chosen is None or one.rank in chosen]
     if len(missed) == (len(job.ranks) if chosen is None else len(chosen)):
-        _say_native(missed, job)
+        _say_native(missed, args)
         raise BreakranksError(f"no rank can be entered: {missed[0].what}", missed[0].help)
-    session = Session(agents=attached.agents)
+    session = Session(agents=attached.agents, place=place)
 
+    if for_clients and place is not None:
+        raise UsageError(
+            "--dap reaches the ranks of its own host", "Log in there, or use the console: leave --dap out."
+        )
     if for_clients:
         return _serve(session, chosen, args)
 
     def begin(session: Session, console: Console) -> bool:
         _begin(session, console, chosen, args)
-        _say_missed(missed, job, args)
+        _say_missed(missed, args)
         return True
 
     try:
@@ -80,6 +88,20 @@ def run(args: argparse.Namespace) -> int:
         return prompt.script(session, commands, args, begin)
     finally:
         wait_for_leave(attached.agents)
+
+
+def enter(job: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> tuple[Place | None, Attached]:
+    """An agent in each rank of a job, or in some, here or on its hosts; and how to get to them."""
+    from breakranks.jobs.find import FoundJob
+
+    if isinstance(job, FoundJob):
+        from breakranks.debug.attach import attach
+
+        return None, attach(job, ranks)
+    from breakranks.cli.beyond import Beyond
+
+    beyond = Beyond(args.reaching)
+    return beyond, beyond.attach(job, ranks)
 
 
 def _serve(session: Session, chosen: RankSet | None, args: argparse.Namespace) -> int:
@@ -114,7 +136,7 @@ def _begin(session: Session, console: Console, chosen: RankSet | None, args: arg
             common.show([[(f"rank {rank} cannot be stopped: {why}", "warn")]], common.look(args))
 
 
-def _say_missed(missed: Sequence[Unreached], job: FoundJob, args: argparse.Namespace) -> None:
+def _say_missed(missed: Sequence[Unreached], args: argparse.Namespace) -> None:
     if not missed or args.json:
         return
     from breakranks.rankset import RankSet, ranks_text
@@ -125,14 +147,18 @@ def _say_missed(missed: Sequence[Unreached], job: FoundJob, args: argparse.Names
     for (what, help), ranks in groups.items():
         lines = [[(f"{ranks_text(RankSet(ranks))} cannot be entered: {what}", "warn")], [(help, "dim")]]
         common.show(lines, common.look(args))
-    _say_native(missed, job)
+    _say_native(missed, args)
 
 
-def _say_native(missed: Sequence[Unreached], job: FoundJob) -> None:
+def _say_native(missed: Sequence[Unreached], args: argparse.Namespace) -> None:
     """Where no Python can run there is still what can be seen from outside, C frames too."""
     if not any(one.gil_held for one in missed):
         return
     from breakranks.cli.main import main
 
+    if args.reaching is not None:
+        ranks = ",".join(str(one.rank) for one in missed)
+        main(["stacks", args.target, "--native", "--rank", ranks, *common.reach_words(args)])
+        return
     pids = ",".join(str(one.pid) for one in missed)
     main(["stacks", f"pid:{pids}", "--native"])

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     import argparse
 
     from breakranks.explain.collectives.ledger import Ledger
+    from breakranks.jobs.across import ClusterJob
     from breakranks.jobs.find import FoundJob
     from breakranks.show.standing import Standing
 
 EXAMPLES = """
 breakranks collectives                      the job on this machine
+breakranks collectives slurm:2180718        the job on all hosts of a Slurm job
 breakranks collectives dumps/               a folder of flight recorder dumps
 breakranks collectives dumps/ --history 8   with the last eight calls of each group, side by side
 breakranks collectives --group mesh_tp      groups by their name, description or members
@@ -47,9 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.history <= _MOST:
         raise UsageError(f"--history {args.history} is out of range", f"Give 0 to {_MOST:,} calls.")
-    target = common.resolve(args)
+    target = next(common.rounds(args, patient=True))
     ranks = common.ranks_of(target, args.rank)
-    snapshot = target if isinstance(target, Snapshot) else _read(target, args.no_inject)
+    snapshot = target if isinstance(target, Snapshot) else _read(target, args)
 
     from breakranks.explain.collectives.causes import STALLED, causes
     from breakranks.explain.collectives.ledger import Ledger
@@ -77,16 +79,14 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(cause.kind != STALLED or cause.victims for cause in found) and not is_young(ledger) else 0
 
 
-def _read(found: FoundJob, no_inject: bool) -> Snapshot:
+def _read(found: FoundJob | ClusterJob, args: argparse.Namespace) -> Snapshot:
     """Every rank's recorder, whichever are asked for: who is behind shows against the others only."""
-    if no_inject:
+    if args.no_inject:
         raise UsageError(
             "from outside, nothing can be known of a live job's collectives",
             "Their numbers are inside the ranks. Leave --no-inject out, or give a folder of flight recorder dumps.",
         )
-    from breakranks.reach.local import Session
-
-    with Session(found) as session:
+    with common.session(found, args) as session:
         session.sample(recorders=True)
         return session.snapshot()
 

@@ -13,17 +13,24 @@ from breakranks.errors import NoJobError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from breakranks.cli.reaching import Reaching
+    from breakranks.jobs.across import ClusterJob
     from breakranks.jobs.find import Found, FoundJob
     from breakranks.rankset import RankSet
+    from breakranks.reach.cluster import ClusterSession
     from breakranks.reach.head_start import HeadStart
+    from breakranks.reach.local import Session
     from breakranks.show.style import Line, Look
     from breakranks.snapshot.model import Missing, Snapshot
 
+DEADLINE = 10.0
 COLORS = ("auto", "always", "never")
-_STACK_DEADLINE = 5.0
+LIVE = (
+    "local (the default), pid:123,124, or hosts: ssh:n[1-4], pdsh:n[1-4], slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS"
+)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -32,10 +39,21 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "target",
         metavar="TARGET",
         nargs="?",
-        help="local (the default), pid:123,124, a file made with `breakranks snapshot`, or a folder of dumps",
+        help=f"{LIVE}; a file made with `breakranks snapshot`, or a folder of dumps",
     )
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
-    parser.add_argument("--rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6, 0-31/8")
+    parser.add_argument("--rank", "--ranks", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6, 0-31/8")
+    add_reach(parser)
+
+
+def add_reach(parser: argparse.ArgumentParser) -> None:
+    """How the hosts of a target are reached. Defaults: the environment and a file, see ``cli.defaults``."""
+    parser.add_argument("--ssh-config", metavar="FILE", help="for ssh, pdsh and mpirun: read this file, as ssh -F does")
+    parser.add_argument("--ssh-options", metavar="TEXT", help="more options for ssh: '-p 2222 -i key'")
+    parser.add_argument("--python", metavar="PATH", help="the Python to use on the hosts (default: one that is there)")
+    parser.add_argument("--setup", metavar="TEXT", help="run this in a shell there first: 'conda activate x'")
+    parser.add_argument("--sudo", action="store_true", help="look as root there, by sudo -n")
+    parser.add_argument("--deadline", metavar="S", type=float, help="seconds that a host has to answer (default: 10)")
 
 
 def add_output(parser: argparse.ArgumentParser, *, json: bool = True, full: str = "") -> None:
@@ -65,16 +83,70 @@ def add_no_inject(parser: argparse.ArgumentParser) -> None:
 def find(begun: HeadStart | None = None) -> Found:
     """Every job of this machine."""
     from breakranks.jobs.find import find_jobs
+    from breakranks.observe.stacks import threads_of
     from breakranks.observe.table import read_table
 
     if begun is None:
-        return find_jobs(read_table(), stack_of=stack_of)
+        return find_jobs(read_table(), stack_of=threads_of)
 
     def stack_of_settled(pid: int) -> Sequence[Mapping[str, Any]] | None:
         begun.stacks()  # nobody can be looked at twice at a time
-        return stack_of(pid)
+        return threads_of(pid)
 
     return find_jobs(begun.table(), stack_of=stack_of_settled)
+
+
+def reach(args: argparse.Namespace) -> Reaching | None:
+    """The hosts of the target, if it is of hosts; they are left when the command ends."""
+    from breakranks.jobs.targets import Hosts, parse_target
+
+    target = parse_target(args.target)
+    if not isinstance(target, Hosts):
+        return None
+    args.deadline = DEADLINE if args.deadline is None else args.deadline
+    if not 0.1 <= args.deadline <= 3600:
+        raise UsageError(f"--deadline {args.deadline:g} is out of range", "Give 0.1 to 3600 seconds.")
+    from breakranks.cli.reaching import Reaching
+
+    reaching = args.reaching = Reaching(target, args)
+    return reaching
+
+
+def reach_words(args: argparse.Namespace) -> list[str]:
+    """The options of :func:`add_reach` as they were given, for another command."""
+    words = ["--sudo"] if args.sudo else []
+    for name in ("ssh_config", "ssh_options", "python", "setup", "deadline"):
+        value = getattr(args, name)
+        if value is not None:
+            words.append(f"--{name.replace('_', '-')}={value}")
+    return words
+
+
+def rounds(args: argparse.Namespace, *, patient: bool = False) -> Iterator[FoundJob | ClusterJob | Snapshot]:
+    """The one job that a command is about, here, on hosts or in a file.
+
+    A job on hosts comes a second time, where some of them answered late. ``patient``: once, with all of them.
+    """
+    reaching = reach(args)
+    if reaching is None:
+        yield resolve(args)
+    else:
+        yield from reaching.rounds(args.job, patient=patient)
+
+
+def session(
+    target: FoundJob | ClusterJob, args: argparse.Namespace, *, ranks: RankSet | None = None, keep: int = 0
+) -> Session | ClusterSession:
+    """A look at a job with all details, wherever it is."""
+    from breakranks.jobs.find import FoundJob
+
+    if isinstance(target, FoundJob):
+        from breakranks.reach.local import Session
+
+        return Session(target, ranks=ranks)
+    from breakranks.reach.cluster import ClusterSession
+
+    return ClusterSession(args.reaching.fleet, target, ranks=ranks, keep=keep)
 
 
 def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
@@ -90,19 +162,24 @@ def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
         return load(target.path, args.job)
     if isinstance(target, Pids):
         from breakranks.jobs.find import find_jobs
+        from breakranks.observe.stacks import threads_of
         from breakranks.observe.table import read_table
 
         table = read_table()
-        found = find_jobs(table, stack_of=stack_of)
+        found = find_jobs(table, stack_of=threads_of)
         return job_of_pids(table, target.pids, found=found)
     return select(find(getattr(args, "head_start", None)), args.job)
 
 
-def resolve_live(args: argparse.Namespace) -> FoundJob:
-    """The one job that a command is about; it must run here."""
+def resolve_live(args: argparse.Namespace) -> FoundJob | ClusterJob:
+    """The one job that a command is about; it must run."""
     from breakranks.jobs.targets import Pids, parse_target
     from breakranks.snapshot.model import Snapshot
 
+    reaching = reach(args)
+    if reaching is not None:
+        reaching.meet(patient=True)
+        return reaching.job(args.job)
     if args.target is not None and args.target != "local" and not isinstance(parse_target(args.target), Pids):
         raise UsageError(
             f"this needs a job that runs, and {args.target} is none",
@@ -154,12 +231,12 @@ def chosen_ranks(text: str | None, here: Iterable[int], missing: Sequence[Missin
     return asked
 
 
-def ranks_of(target: FoundJob | Snapshot, text: str | None) -> RankSet | None:
+def ranks_of(target: FoundJob | ClusterJob | Snapshot, text: str | None) -> RankSet | None:
     """``--rank`` checked against the job that it is about."""
     return chosen_ranks(text, (rank.rank for rank in target.ranks), target.missing)
 
 
-def need_processes(target: FoundJob | Snapshot, name: str | None) -> None:
+def need_processes(target: FoundJob | ClusterJob | Snapshot, name: str | None) -> None:
     """Refuse what has no processes in it: a folder of dumps, or a snapshot that was made of one."""
     from breakranks.show.tree import of_dumps
     from breakranks.snapshot.model import Snapshot
@@ -183,30 +260,3 @@ def show(lines: Iterable[Line], how: Look) -> None:
     from breakranks.show.style import render
 
     sys.stdout.write(render(lines, how))
-
-
-def stack_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
-    """One process's threads as py-spy gives them: how ``torch.multiprocessing.spawn`` numbers its ranks
-    is written nowhere else."""
-    import subprocess
-
-    import msgspec
-
-    from breakranks.observe.stacks import py_spy
-    from breakranks.observe.watchdog import Watchdog
-
-    with Watchdog() as dog:
-        dog.guard(pid)
-        try:
-            done = subprocess.run(
-                [py_spy(), "dump", "--json", "--locals", "--pid", str(pid)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=_STACK_DEADLINE,
-                check=False,
-            )
-            threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout or b"[]")
-        except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError):
-            return None
-    return threads

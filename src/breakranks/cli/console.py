@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from breakranks.cli.terminal import Terminal
     from breakranks.debug.console import Console
+    from breakranks.debug.link import Place
     from breakranks.debug.outcomes import Outcome
     from breakranks.debug.session import Session
     from breakranks.jobs.find import FoundJob
@@ -33,11 +34,12 @@ breakranks console -c w -c 'all p loss'     ask, show, and leave everything as i
 breakranks console -c 'p loss' -c go        ask, then let the job run on
 breakranks console --batch ask.txt --json   commands from a file, a line of JSON for each
 breakranks console pid:4242                 the job of this process
+breakranks console ssh:n[1-4]               the job on these hosts
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its name or its port")
     add_script(parser)
     parser.add_argument(
@@ -50,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--opened-by", metavar="PID", type=int, default=0, help="for our own use: the rank whose terminal this is"
     )
+    common.add_reach(parser)
     common.add_output(parser, full="cut nothing")
 
 
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
     commands = commands_of(args)
     check_times(args)
-    session = Session(args.job, _pids(args.target))
+    session = Session(args.job, _pids(args), place=_place(args))
     if commands is None and not args.json and sys.stdin.isatty():
         return talk(session, args)
     if commands is None:
@@ -105,12 +108,26 @@ def commands_of(args: argparse.Namespace) -> list[str] | None:
         raise BreakranksError(f"cannot read {args.batch}: {error}", "It should have a command a line.") from error
 
 
-def _pids(target: str | None) -> list[int] | None:
+def _place(args: argparse.Namespace) -> Place | None:
+    """The hosts of the target; None: here."""
+    reaching = common.reach(args)
+    if reaching is None:
+        return None
+    from breakranks.cli.beyond import Beyond
+
+    reaching.meet(patient=True)
+    return Beyond(reaching)
+
+
+def _pids(args: argparse.Namespace) -> list[int] | None:
+    target = args.target
     if target in (None, "local"):
         return None
-    from breakranks.jobs.targets import Pids, parse_target
+    from breakranks.jobs.targets import Hosts, Pids, parse_target
 
     found = parse_target(target)
+    if isinstance(found, Hosts):
+        return None
     if not isinstance(found, Pids):
         raise UsageError(
             f"a console needs a job that runs, and {target} is none",
@@ -273,8 +290,7 @@ def _happened(console: Console) -> bool:
     """Whether there is something to tell before a line is typed."""
     session, prompt = console.session, console.prompt
     session.drain()
-    if time.monotonic() - session.scanned > 0.5:
-        session.scan()
+    session.rescan()
     return bool(session.events) or not session.ranks or console.prompt != prompt
 
 
@@ -361,7 +377,7 @@ def _show(outcome: Outcome, console: Console, session: Session, line: str, args:
             plain = [{"rank": row.rank, "state": row.state, "frames": row.frames} for row in rows]
             common.show(standing_lines(plain, absent, look), look)
         case Elsewhere(command=command, ranks=ranks):
-            _elsewhere(command, str(ranks), session)
+            _elsewhere(command, str(ranks), session, args)
         case Folded():
             from breakranks.show import answers
 
@@ -397,10 +413,17 @@ def _say(text: str, args: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def _elsewhere(command: str, ranks: str, session: Session) -> None:
+def _elsewhere(command: str, ranks: str, session: Session, args: argparse.Namespace) -> None:
     """`why` and `stacks` of this job, as on the command line. What they find is no status of ours."""
     from breakranks.cli.main import main
 
+    if args.reaching is not None:
+        from breakranks.cli.beyond import Beyond
+
+        known = Beyond(args.reaching).key_of(link.found for link in session.links.values())
+        which = [args.target, *(["--job", known] if known else []), *common.reach_words(args)]
+        main([command, *which, *(["--rank", ranks] if ranks else [])])
+        return
     job = _job_of(session)
     pids = ",".join(str(link.found.pid) for link in session.links.values())
     which = ["--job", job.job.key] if job is not None else [f"pid:{pids}"]
@@ -424,6 +447,12 @@ def _kill(session: Session, sure: bool, args: argparse.Namespace) -> int:
             raise UsageError("kill-job wants a yes", "In a script: kill-job yes")
         _say("not ended", args)
         return 1
+    if args.reaching is not None:
+        from breakranks.cli.beyond import Beyond
+
+        there = Beyond(args.reaching).end(link.found for link in session.links.values())
+        _say("the job has ended" if not there else f"still there: {', '.join(there)}", args)
+        return 0 if not there else 2
     job = _job_of(session)
     pids = [link.found.pid for link in session.links.values()]
     ranks = [rank.pid for rank in job.ranks] if job is not None else []

@@ -132,7 +132,7 @@ def _explain(launcher: int, args: argparse.Namespace) -> int:
     found = next((job for job in common.find().jobs if job.job.launcher_pid == launcher), None)
     if found is None:
         raise BreakranksError("the demo job cannot be found", "Look for it: breakranks ps")
-    seen: tuple[Snapshot, Diagnosis] = settle(found)
+    seen: tuple[Snapshot, Diagnosis] = settle(common.session(found, args))
     how = common.look(args)
     common.show(why_lines(*seen, how), how)
     return 0 if seen[1].verdict is not None else 2

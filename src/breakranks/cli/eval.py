@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from breakranks.debug.asking import Question, Told
+    from breakranks.jobs.across import ClusterJob
     from breakranks.jobs.find import FoundJob
     from breakranks.rankset import RankSet
 
 EXAMPLES = """
 breakranks eval step                                 the variable `step` of every rank
 breakranks eval --rank 3 self.lock_file_path         what a hung FileBaton.wait waits for
+breakranks eval slurm:2180718 --rank 13 step         a rank of a Slurm job, on whichever host
 breakranks eval --frame train 'len(batch), loss'     in the frame of the function train
 breakranks eval --thread loader 'queue.qsize()'      in another thread
 breakranks eval pid:4242 --json 'cfg'                any Python process, for programs
@@ -31,7 +33,7 @@ breakranks eval --allow-effects 'cfg.verbose = True' change something, in a scri
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
     parser.add_argument("expression", metavar="EXPR", help="what to ask; in quotes, where it has spaces")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
@@ -51,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, default=15.0, help="how long to wait for the answers (15)"
     )
+    common.add_reach(parser)
     common.add_output(parser, full="cut nothing")
 
 
@@ -65,12 +68,26 @@ def run(args: argparse.Namespace) -> int:
     ranks = common.ranks_of(job, args.rank)
     if effect and not question.effects:
         question = _allowed(question, f"{question.source!r} is {effect}, and changes the job")
-    told = asking.ask(job, ranks, question, deadline=args.timeout)
+    told = _ask(job, ranks, question, args)
     effects = [one for one in told if one.effect]
     if effects and not question.effects:
         question = _allowed(question, f"it starts a collective, {effects[0].effect.partition(' needs ')[0]}")
-        told = asking.ask(job, ranks, question, deadline=args.timeout)
-    return _show(told, job, ranks, args)
+        told = _ask(job, ranks, question, args)
+    return _show(told, args)
+
+
+def _ask(
+    job: FoundJob | ClusterJob, ranks: RankSet | None, question: Question, args: argparse.Namespace
+) -> Sequence[Told]:
+    from breakranks.jobs.find import FoundJob
+
+    if isinstance(job, FoundJob):
+        from breakranks.debug.asking import ask
+
+        return ask(job, ranks, question, deadline=args.timeout)
+    from breakranks.cli.beyond import Beyond
+
+    return Beyond(args.reaching).ask(job, ranks, question, args.timeout)
 
 
 def _allowed(question: Question, why: str) -> Question:
@@ -85,7 +102,7 @@ def _allowed(question: Question, why: str) -> Question:
     return replace(question, effects=True)
 
 
-def _show(told: Sequence[Told], job: FoundJob, ranks: RankSet | None, args: argparse.Namespace) -> int:
+def _show(told: Sequence[Told], args: argparse.Namespace) -> int:
     if told and not any(one.asked for one in told):
         if args.json:
             _show_json(told)

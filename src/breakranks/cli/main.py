@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 
+from breakranks.cli.defaults import fill
 from breakranks.cli.startup import Words, import_msgspec, relax_collector
 from breakranks.errors import BreakranksError, UsageError
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
     from types import ModuleType
+
+    from breakranks.reach.head_start import HeadStart
 
 COMMANDS = {
     "why": ("breakranks.cli.why", "why a job hangs: which rank, where, and what to do"),
@@ -31,6 +34,7 @@ COMMANDS = {
     "eval": ("breakranks.cli.eval", "one question to running ranks: what is EXPR there?"),
     "probe": ("breakranks.cli.probe", "print what ranks have where they come by FILE:LINE, without stopping"),
     "snapshot": ("breakranks.cli.snapshot", "keep what can be seen of a job in one file"),
+    "hosts": ("breakranks.cli.hosts", "how far each host of a target goes: log in, Python, processes, ranks, stacks"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }
 # Commands that begin to look while most of us is still to be imported, by a function ``head_start(args)``. It
@@ -48,12 +52,13 @@ Find the rank that broke ranks, and why. Works on a job that nobody prepared.
 commands:
 {commands}
 
-TARGET is where the job is: nothing or local (this machine), pid:123,124 (these processes),
-or a file made with `breakranks snapshot`.
+TARGET is where the job is: nothing or local (this machine), pid:123,124 (these processes), hosts
+(ssh:n[1-4], pdsh:n[1-4], slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS), or a file made with `breakranks snapshot`.
 
 examples:
   breakranks why                   explain the job that hangs on this machine
   breakranks stacks --rank 0-3     what four ranks are doing
+  breakranks why slurm:2180718     the same on all hosts of a Slurm job
   breakranks COMMAND --help        options and examples of one command
 
 {status}
@@ -125,20 +130,31 @@ def _dispatch(words: list[str]) -> int:
         import_msgspec()
     module = _load(COMMANDS[name][0])
     args = Words(module.configure).parse(words[1:])
+    if args is not None:
+        fill(args)
     begun = module.head_start(args) if name in HEAD_STARTS and args is not None else None
     try:
         import_msgspec()
         if args is None:
             args = parser_of(name, module).parse_args(words[1:])
+            fill(args)
         args.head_start = begun
+        args.reaching = None
         status: int = module.run(args)
     except BaseException:
-        if begun is not None:
-            begun.close(clean=False)
+        _close(begun, args, clean=False)
         raise
-    if begun is not None:
-        begun.close()
+    _close(begun, args, clean=True)
     return status
+
+
+def _close(begun: HeadStart | None, args: argparse.Namespace | None, *, clean: bool) -> None:
+    """What a command began and may not outlive it."""
+    reaching = getattr(args, "reaching", None)
+    if reaching is not None:
+        reaching.close()
+    if begun is not None:
+        begun.close(clean=clean)
 
 
 def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ breakranks probe train.py:30 --print loss --json | jq .values                for
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="local (the default), or pid:123,124")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
     parser.add_argument("place", metavar="FILE:LINE", help="where; a file's name is enough, if only one has it")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
@@ -38,11 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--times", metavar="N", type=int, default=10, help="so many hits of each rank (10)")
     parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=float, default=60.0, help="so long (60)")
+    common.add_reach(parser)
     common.add_output(parser, full="cut nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-    from breakranks.debug.attach import attach, wait_for_leave
+    from breakranks.cli.attach import enter
+    from breakranks.debug.attach import wait_for_leave
     from breakranks.debug.probing import Probe, set_probe
     from breakranks.debug.session import Session
 
@@ -50,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
     _check(probe, args)
     job = common.resolve_live(args)
     chosen = common.ranks_of(job, args.rank)
-    attached = attach(job, chosen)
+    place, attached = enter(job, chosen, args)
     if not attached.agents:
         raise BreakranksError(f"no rank can be entered: {attached.unreached[0].what}", attached.unreached[0].help)
     for one in attached.unreached:
         sys.stderr.write(f"breakranks: rank {one.rank} cannot be entered: {one.what}\n")
-    session = Session(agents=attached.agents)
+    session = Session(agents=attached.agents, place=place)
     try:
         session.scan()
         session.wait(lambda: bool(session.ranks), 2.0)

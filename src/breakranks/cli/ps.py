@@ -16,11 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from breakranks.cli.reaching import Reaching
     from breakranks.jobs.find import FoundJob
     from breakranks.snapshot.model import Problem
 
 EXAMPLES = """
 breakranks ps                  every job on this machine
+breakranks ps ssh:node-[1-4]   every job on these hosts
 breakranks ps --job torchrun-29500
 breakranks ps --json           for programs
 breakranks ps hang.brk         the job in a file
@@ -53,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
 def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
     from breakranks.jobs.targets import Local, parse_target, select
 
+    reaching = common.reach(args)
+    if reaching is not None:
+        return _on_hosts(reaching, args)
     if not isinstance(parse_target(args.target), Local) or args.job is not None:
         target = common.resolve(args)
         common.need_processes(target, args.target)
@@ -62,6 +67,20 @@ def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]
         select(found)  # raises, with what was looked for
         raise BreakranksError("no job on this machine")
     return [_look(job) for job in found.jobs], found.problems
+
+
+def _on_hosts(reaching: Reaching, args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
+    """Every job of all hosts, or one of them."""
+    from breakranks.reach.cluster import ClusterSession
+
+    reaching.meet(patient=True)
+    jobs = (reaching.job(args.job),) if args.job is not None else reaching.jobs() or (reaching.job(None),)
+    found = []
+    for job in jobs:
+        session = ClusterSession(reaching.fleet, job)
+        session.sample(samples=0)
+        found.append(session.snapshot())
+    return found, reaching.problems()
 
 
 def _look(found: FoundJob) -> Snapshot:

@@ -8,13 +8,13 @@ import time
 from msgspec.structs import replace
 
 from breakranks.explain import Diagnosis, explain
-from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Problem, Snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from breakranks.explain.meanings import Table
-    from breakranks.jobs.find import FoundJob
+    from breakranks.reach.cluster import ClusterSession
+    from breakranks.reach.local import Session
 
 INTERVAL = 0.5
 PATIENCE = 15.0
@@ -28,9 +28,8 @@ _READ_AGAIN = 3  # samples: ranks that have moved meanwhile are in other calls
 
 
 def settle(
-    found: FoundJob,
+    session: Session | ClusterSession,
     *,
-    ranks: RankSet | None = None,
     native: bool = True,
     interval: float = INTERVAL,
     patience: float = PATIENCE,
@@ -38,10 +37,8 @@ def settle(
     inject: bool = True,
 ) -> tuple[Snapshot, Diagnosis]:
     """A snapshot and what it means. Says on stderr why it looks longer, when it does."""
-    from breakranks.reach.local import Session
-
     say = Progress()
-    with Session(found, ranks=ranks) as session:
+    with session:
         session.sample()
         time.sleep(interval)
         session.sample(native=native, recorders=inject)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 breakranks snapshot -o hang.brk          the job on this machine
 breakranks snapshot pid:4242 -o one.brk  any Python process
+breakranks snapshot slurm:2180718        all hosts of a Slurm job, in one file
 breakranks snapshot dumps/ -o hang.brk   a folder of flight recorder dumps, as one file
 breakranks why hang.brk                  explain it later, anywhere
 """
@@ -42,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0 to 3600 seconds.")
-    target = common.resolve(args)
+    target = next(common.rounds(args, patient=True))
     if isinstance(target, Snapshot) and not os.path.isdir(args.target):
         raise UsageError(f"{args.target} is a snapshot already", f"Read it: breakranks why {args.target}")
     if isinstance(target, Snapshot) and args.rank is not None:
@@ -61,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
         from breakranks.cli.settle import settle
 
         snapshot, _ = settle(
-            target, ranks=ranks, native=not args.no_native, interval=args.interval, inject=not args.no_inject
+            common.session(target, args, ranks=ranks),
+            native=not args.no_native,
+            interval=args.interval,
+            inject=not args.no_inject,
         )
     size = save(snapshot, path)
     look = common.look(args)

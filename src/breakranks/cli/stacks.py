@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from breakranks.jobs.across import ClusterJob
     from breakranks.jobs.find import FoundJob
     from breakranks.rankset import RankSet
     from breakranks.reach.head_start import HeadStart
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 breakranks stacks                       the job on this machine
+breakranks stacks ssh:node-[5,8]        the job on these hosts
 breakranks stacks --rank 0-3 --threads  every Python thread of four ranks
 breakranks stacks --native              C and C++ frames too
 breakranks stacks --inside              and at which step each rank is
@@ -71,10 +73,12 @@ def run(args: argparse.Namespace) -> int:
 
     if args.inside and args.no_inject:
         raise UsageError("--inside and --no-inject exclude each other", "Leave one of them out.")
-    target = common.resolve(args)
-    ranks = common.ranks_of(target, args.rank)
-    snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _look(target, ranks, args)
-    return _print(snapshot, ranks, args)
+    status = 2
+    for target in common.rounds(args, patient=args.json):
+        ranks = common.ranks_of(target, args.rank)
+        snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _look(target, ranks, args)
+        status = _print(snapshot, ranks, args)
+    return status
 
 
 def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
@@ -105,9 +109,13 @@ def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
     return replace(snapshot, ranks=tuple(ranks), problems=(note, *snapshot.problems))
 
 
-def _look(found: FoundJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
-    from breakranks.reach.local import Session
+def _look(found: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
+    from breakranks.jobs.find import FoundJob
     from breakranks.show import tree  # noqa: F401  while the stacks of a head start are still on their way
+
+    if not isinstance(found, FoundJob):
+        return _look_at_hosts(found, ranks, args)
+    from breakranks.reach.local import Session
 
     begun: HeadStart | None = getattr(args, "head_start", None)
     with Session(found, ranks=ranks, details=False, head_start=begun) as session:
@@ -115,6 +123,15 @@ def _look(found: FoundJob, ranks: RankSet | None, args: argparse.Namespace) -> S
         if not args.no_inject:
             session.visit(all_ranks=args.inside)
         return session.snapshot()
+
+
+def _look_at_hosts(found: ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
+    from breakranks.reach.cluster import ClusterSession
+
+    visit = "" if args.no_inject else "all" if args.inside else "some"
+    session = ClusterSession(args.reaching.fleet, found, ranks=ranks, details=False)
+    session.sample(native=args.native, visit=visit)
+    return session.snapshot()
 
 
 def _print(snapshot: Snapshot, ranks: RankSet | None, args: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 breakranks top                 the job on this machine
+breakranks top ssh:n[1-4]      the job on these hosts
 breakranks top --interval 5    look every five seconds
 breakranks top --once          one look, printed plainly
 """
@@ -35,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0.2 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0.2 to 3600 seconds.")
-    target = common.resolve(args)
+    target = next(common.rounds(args))
     common.need_processes(target, args.target)
     ranks = common.ranks_of(target, args.rank)
 
@@ -48,9 +49,7 @@ def run(args: argparse.Namespace) -> int:
         common.show(live.frame_lines(target, diagnosis, look), look)
         return 1 if diagnosis.verdict is not None else 0
 
-    from breakranks.reach.local import Session
-
-    with Session(target, ranks=ranks) as session:
+    with common.session(target, args, ranks=ranks, keep=2) as session:
         session.sample()
         started = time.monotonic()
 

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
     from breakranks.explain.meanings import Table
     from breakranks.explain.model import Diagnosis
+    from breakranks.jobs.across import ClusterJob
+    from breakranks.jobs.find import FoundJob
 
 EXAMPLES = """
 breakranks why                        the job on this machine
 breakranks why --job torchrun-29500   this one of several
 breakranks why pid:4242,4243          any Python processes
+breakranks why ssh:node-[5,8]         the job on these hosts
+breakranks why slurm:2180718          the job on all hosts of a Slurm job
 breakranks why --save hang.brk        keep what was seen
 breakranks why hang.brk               explain it later, anywhere
 breakranks why dumps/                 a folder of flight recorder dumps
@@ -57,7 +61,13 @@ def run(args: argparse.Namespace) -> int:
         if not 0 <= value <= 3600:
             raise UsageError(f"{name} {value:g} is out of range", "Give 0 to 3600 seconds.")
     table = meanings(args.meanings)
-    target = common.resolve(args)
+    status = 2
+    for target in common.rounds(args, patient=args.json or bool(args.save)):
+        status = _explain(target, table, args)
+    return status
+
+
+def _explain(target: FoundJob | ClusterJob | Snapshot, table: Table, args: argparse.Namespace) -> int:
     ranks = common.ranks_of(target, args.rank)
     if isinstance(target, Snapshot) and of_dumps(target):
         # Who has not come shows against the others only: all are explained, and those asked for are shown.
@@ -69,8 +79,7 @@ def run(args: argparse.Namespace) -> int:
         from breakranks.cli.settle import settle
 
         snapshot, diagnosis = settle(
-            target,
-            ranks=ranks,
+            common.session(target, args, ranks=ranks),
             native=not args.no_native,
             interval=args.interval,
             patience=args.patience,

@@ -68,8 +68,13 @@ def effect_of(source: str) -> str:
     return "" if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else "a statement"
 
 
-def ask(job: FoundJob, ranks: RankSet | None, question: Question, *, deadline: float) -> list[Told]:
-    """The answers of a job's ranks on this host, or of some of them, in the order of the ranks."""
+def ask(
+    job: FoundJob, ranks: RankSet | None, question: Question, *, deadline: float, takers: RankSet | None = None
+) -> list[Told]:
+    """The answers of a job's ranks on this host, or of some of them, in the order of the ranks.
+
+    ``takers``: all that are asked, where those of other hosts are, too.
+    """
     chosen = [rank for rank in job.ranks if ranks is None or rank.rank in ranks]
     arguments = {
         **bundle(_MODULES),
@@ -79,7 +84,7 @@ def ask(job: FoundJob, ranks: RankSet | None, question: Question, *, deadline: f
             "frame": question.frame,
             "thread": question.thread,
             "effects": question.effects,
-            "takers": [rank.rank for rank in chosen],
+            "takers": list(takers) if takers is not None else [rank.rank for rank in chosen],
         },
     }
     with Watchdog() as dog:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from breakranks.debug.link import Found, Link
+from breakranks.debug.link import Found, Here, Link
 from breakranks.inside.door import ask_many
 from breakranks.inside.errors import GilHeld, InsideError
 from breakranks.inside.rank import AGENT_THREAD
@@ -78,7 +78,7 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = DEA
 def _answers(found: Found) -> bool:
     """Whether the agent is still there: it may have been about to leave."""
     try:
-        Link(found).close()
+        Link(found, Here()).close()
     except OSError:
         return False
     return True
@@ -87,7 +87,7 @@ def _answers(found: Found) -> bool:
 def wait_for_leave(agents: Iterable[Found], seconds: float = 1.0) -> None:
     """Until the agents have taken everything of ours along; one that somebody else uses too, or cannot yet, stays."""
     until = time.monotonic() + seconds
-    ours = [one.pid for one in agents if one.attached]
+    ours = [one.pid for one in agents if one.attached and not one.host]
     while any(_has_agent(pid) for pid in ours) and time.monotonic() < until:
         time.sleep(0.005)
 

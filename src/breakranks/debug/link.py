@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -29,6 +29,45 @@ class Found(Struct, frozen=True, kw_only=True):
     program: str = ""
     place: str = ""
     attached: bool = False  # brought there by somebody, and gone with them
+    host: str = ""  # "": this one
+
+
+class Place(Protocol):
+    """Where agents are: on this host, or on those of a target."""
+
+    rescan: float  # seconds after which it is worth to look again for agents
+
+    def find(self) -> list[Found]: ...
+
+    def connect(self, found: Found) -> socket.socket: ...
+
+
+class Here:
+    """This host."""
+
+    rescan = 0.5
+
+    def find(self) -> list[Found]:
+        return find_agents()
+
+    def connect(self, found: Found) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(_CONNECT)
+        try:
+            connect_unix(connection, found.path)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+def connect_unix(connection: socket.socket, path: str) -> None:
+    """By way of the open folder: a socket's own path must be shorter than 108 characters."""
+    handle = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{handle}/{os.path.basename(path)}")
+    finally:
+        os.close(handle)
 
 
 def find_agents() -> list[Found]:
@@ -101,23 +140,13 @@ def _clear(path: str, names: list[str]) -> None:
 class Link:
     """Lines of JSON to and from one agent. ``state`` is what it last said of itself."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Found, place: Place) -> None:
         self.found = found
         self.rank = found.rank
         self.state: Message = {"state": "running"}
         self.closed = False
         self._heard = bytearray()
-        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._connection.settimeout(_CONNECT)
-        handle = os.open(os.path.dirname(found.path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # By way of the open folder: a socket's own path must be shorter than 108 characters.
-            self._connection.connect(f"/proc/self/fd/{handle}/{os.path.basename(found.path)}")
-        except OSError:
-            self._connection.close()
-            raise
-        finally:
-            os.close(handle)
+        self._connection = place.connect(found)
 
     def fileno(self) -> int:
         return self._connection.fileno()

@@ -11,11 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from breakranks.debug.answers import Answer
-from breakranks.debug.link import Found, Link, Message, find_agents
+from breakranks.debug.link import Found, Here, Link, Message, Place
 from breakranks.errors import ManyJobsError, NoJobError
 from breakranks.rankset import RankSet, ranks_text
 
-_SCAN, _RESCAN = 0.05, 0.5
 _NO_AGENT = (
     "Put breakranks.breakpoint() where it is to stop, and start the job; a rank is here from its first breakpoint on.\n"
     "For a job that runs already: breakranks why, breakranks stacks."
@@ -54,8 +53,10 @@ class Session:
         *,
         watch: bool = False,
         agents: Iterable[Found] | None = None,
+        place: Place | None = None,
     ) -> None:
         self.job = job
+        self._place = Here() if place is None else place
         self._agents = None if agents is None else list(agents)  # those of a job that was attached to: no others come
         self._pids = None if pids is None else frozenset(pids)
         self._watch = watch
@@ -79,7 +80,7 @@ class Session:
             for found in agents:
                 self._meet(found)
             return
-        here = find_agents()
+        here = self._place.find()
         if self.job is None:
             self.job = _only_job([one for one in here if self._pids is None or one.pid in self._pids])
         elif not any(one.job == self.job for one in here):
@@ -100,7 +101,7 @@ class Session:
                 return
             self._forget(known)
         try:
-            link = Link(found)
+            link = Link(found, self._place)
         except OSError:  # it has just ended
             return
         self.links[found.rank] = link
@@ -153,8 +154,7 @@ class Session:
         """Hear what there is, for at most so long."""
         # Ranks that are still to come are waited for by a person; once all are here, hardly anything changes.
         complete = bool(self.world) and len(self.links) >= self.world
-        if time.monotonic() - self.scanned > (_RESCAN if complete else _SCAN):
-            self.scan()
+        self.rescan(self._place.rescan if complete else self._place.rescan / 10)
         for key, _ in self._selector.select(wait):
             link: Link = key.data
             messages = link.receive()
@@ -162,6 +162,11 @@ class Session:
                 self._hear(link, message)
             if link.closed:
                 self._gone(link)
+
+    def rescan(self, seconds: float | None = None) -> None:
+        """Look for agents that are new, if the last look is so long ago."""
+        if time.monotonic() - self.scanned > (self._place.rescan if seconds is None else seconds):
+            self.scan()
 
     def drain(self) -> None:
         """Hear all that has come so far."""

@@ -14,6 +14,7 @@ from breakranks.explain.meanings import PEER, Table
 from breakranks.rankset import RankSet
 from breakranks.snapshot.code import innermost_installed
 from breakranks.snapshot.model import FileLock, Frame, Process, Rank, Snapshot, family
+from breakranks.snapshot.nodes import fold
 
 _SPAN = 0.4
 _IDLE = 0.05
@@ -22,6 +23,8 @@ _READ_SKEW = 0.3
 # Collectives that leave no record: gloo's monitored_barrier, waits for work that may be anything, other libraries.
 _NOT_RECORDED = frozenset({"monitored_barrier", "wait", "a collective", ""})
 HELD_BY_RANK = "held-by-rank"
+# Folders of which each host has its own.
+_LOCAL = ("/tmp/", "/var/", "/dev/", "/run/", "/proc/", "/sys/")
 
 
 class Node(NamedTuple):
@@ -57,11 +60,21 @@ class Case:
         self.looks = _looks(snapshot, self.reader)
         self.seen = RankSet(self.ranks)
         self.gone = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason in ("exited", "absent")))
+        self.unreached = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason == "unreachable"))
+        self.unreached -= self.seen
+        self.several = len(snapshot.hosts) > 1
         self.unseen = RankSet.parse(",".join(m.ranks for m in snapshot.missing)) - self.seen
         self.dead = RankSet(r for r, one in self.looks.items() if one.state in ("Z", "X"))
+        # A pid tells processes of one host apart, not of two.
         self.by_pid = {
-            process.pid: rank.rank for rank in snapshot.ranks for process in family(rank.process) if process.pid
+            (rank.host, process.pid): rank.rank
+            for rank in snapshot.ranks
+            for process in family(rank.process)
+            if process.pid
         }
+        self._openers: dict[str, int | None] = {}
+        self._on: dict[str, list[int]] | None = None
+        self._owners = {id(one): rank.rank for rank in snapshot.ranks for one in family(rank.process)}
         self.ledger = Ledger(snapshot)
         self.calls = self._calls()
         self._came_out()
@@ -70,7 +83,35 @@ class Case:
 
     @property
     def world(self) -> RankSet:
-        return self.seen | self.gone
+        return self.seen | self.gone | self.unreached
+
+    def rank_of(self, process: Process) -> int | None:
+        """The rank that a process of this snapshot is, or works for."""
+        return self._owners.get(id(process))
+
+    def host_of(self, process: Process) -> str:
+        """The host that a process is on, where there are several; else nothing need be said."""
+        rank = self.rank_of(process)
+        return self.ranks[rank].host if rank is not None and self.several else ""
+
+    def hosts_of(self, ranks: RankSet) -> list[str]:
+        """The hosts that have these ranks, in the order of ranks."""
+        if len(ranks) * 4 < len(self.ranks):
+            return list(dict.fromkeys(self.ranks[rank].host for rank in ranks if rank in self.ranks))
+        return list(dict.fromkeys(one.host for one in self.snapshot.ranks if one.rank in ranks))
+
+    def ranks_on(self, host: str) -> list[int]:
+        """All ranks of a host that were seen."""
+        if self._on is None:
+            self._on = {}
+            for one in self.snapshot.ranks:
+                self._on.setdefault(one.host, []).append(one.rank)
+        return self._on.get(host, [])
+
+    def last_seen(self, rank: int) -> float:
+        """When a rank was looked at last: hosts do not all look at the same moment."""
+        samples = self.ranks[rank].process.samples
+        return samples[-1].time if samples else self.snapshot.time
 
     def look_of(self, ranks: RankSet) -> Look:
         return self.looks[ranks.first]
@@ -78,11 +119,14 @@ class Case:
     def who(self, ranks: RankSet) -> str:
         """``rank 13 (node-5, pid 4242)``: the host only where there are several."""
         if len(ranks) != 1:
-            return f"ranks {ranks}"
+            hosts = self.hosts_of(ranks) if self.several and ranks != self.seen else []
+            if len(hosts) == 1 and len(ranks) == len(self.ranks_on(hosts[0])):
+                return f"all ranks of {hosts[0]} ({ranks})"
+            return f"ranks {ranks} ({fold(hosts)})" if hosts else f"ranks {ranks}"
         rank = self.ranks.get(ranks.first)
         if rank is None:
             return f"rank {ranks}"
-        host = f"{rank.host}, " if len(self.snapshot.hosts) > 1 else ""
+        host = f"{rank.host}, " if self.several else ""
         return f"rank {ranks} ({host}pid {rank.process.pid})"
 
     def stands(self, ranks: RankSet) -> float:
@@ -106,9 +150,31 @@ class Case:
         for lock in one.process.locks:
             if lock.kind == "gone":
                 continue
-            holder = self.by_pid.get(lock.holder) if lock.holder else None
-            return lock, holder if holder != self.by_pid.get(one.process.pid) else None
+            mine = self.rank_of(one.process)
+            host = self.ranks[mine].host if mine is not None else ""
+            if lock.holder:
+                holder = self.by_pid.get((host, lock.holder))
+            else:
+                holder = self._holds_elsewhere(lock.path, host)
+            return lock, holder if holder != mine else None
         return None, None
+
+    def _holds_elsewhere(self, path: str, host: str) -> int | None:
+        """The rank of another host that has a file open which nobody here has: disks are shared."""
+        if not self.several or is_local(path):
+            return None
+        if path not in self._openers:
+            self._openers[path] = next(
+                (
+                    rank.rank
+                    for rank in self.snapshot.ranks
+                    if rank.host != host
+                    for one in family(rank.process)
+                    if any(file.path == path for file in one.files)
+                ),
+                None,
+            )
+        return self._openers[path]
 
     def _nodes(self) -> list[Node]:
         # Ranks with equal evidence share one Look, so that keys are made once for each of those.
@@ -190,7 +256,8 @@ class Case:
             if one is None or one.activity.word not in ("collective", "gpu-wait") or one.state in "TtZX":
                 continue
             read = self.ledger.recorders[rank].time
-            if one.stands + _READ_SKEW < self.snapshot.time - read:
+            now = self.last_seen(rank)
+            if one.stands + _READ_SKEW < now - read:
                 continue
             tid = self._tid(rank, one)
             its = [wait for wait in waits if not tid or wait.entry.thread in (0, tid)]
@@ -201,7 +268,7 @@ class Case:
             if mine is not None and mine.entry.created:
                 # It has stood there since it called: what woke it meanwhile may have been us, and if it was at the same
                 # line before, that was another round.
-                self.looks[rank] = one._replace(stands=max(0.0, self.snapshot.time - mine.entry.created))
+                self.looks[rank] = one._replace(stands=max(0.0, now - mine.entry.created))
         return found
 
     def _tid(self, rank: int, one: Look) -> int:
@@ -220,7 +287,7 @@ class Case:
             one = self.looks.get(rank)
             if one is None or one.activity.word != "collective" or one.activity.op in _NOT_RECORDED:
                 continue
-            if self.ledger.recorders[rank].time >= self.snapshot.time and self.ledger.recorders[rank].tracks:
+            if self.ledger.recorders[rank].time >= self.last_seen(rank) and self.ledger.recorders[rank].tracks:
                 self.looks[rank] = one._replace(stands=0.0, moved=True, moves=max(1, one.moves))
 
     def _called_since(self) -> None:
@@ -232,7 +299,7 @@ class Case:
             tids = (self.ranks[rank].process.pid, self._tid(rank, one) or -1)
             made = max((t.last.created for t in recorder.tracks if t.last and t.last.thread in tids), default=0.0)
             if made > one.process.samples[0].time:
-                stands = min(one.stands, max(0.0, self.snapshot.time - made))
+                stands = min(one.stands, max(0.0, self.last_seen(rank) - made))
                 self.looks[rank] = one._replace(stands=stands, moved=True)
 
     def _others(self, call: Wait) -> RankSet:
@@ -291,6 +358,11 @@ class Case:
         return [node for node in self.nodes if node.is_waiting]
 
 
+def is_local(path: str) -> bool:
+    """Whether each host has a file of its own by this name."""
+    return path.startswith(_LOCAL)
+
+
 def _of_stack(ledger: Ledger, waits: list[Wait], one: Look) -> Wait | None:
     """Which of a rank's pending calls its thread stands in: its own newest of that name."""
     mine = [wait for wait in waits if one.thread is not None and ledger.name(wait.entry.operation) == one.activity.op]
@@ -321,9 +393,11 @@ def _looks(snapshot: Snapshot, reader: Reader) -> dict[int, Look]:
     """A look at every rank. Ranks whose evidence is the same share one: the cost of explaining grows with
     the number of different stacks, not with ranks."""
     known: dict[object, Look] = {}
-    keys = {}
+    keys: dict[int, object] = {}
     for rank in snapshot.ranks:
-        keys[rank.rank] = key = evidence_key(rank.process)
+        # Who holds a lock is said by a pid, and that is another process on another host.
+        key: object = (evidence_key(rank.process), rank.host if rank.process.locks else "")
+        keys[rank.rank] = key
         if key not in known:
             known[key] = look(snapshot, reader, rank.process)
     # Where some ranks do their collectives in a thread of its own, it is that thread of the others that matters.

@@ -10,7 +10,8 @@ from breakranks.explain.collectives.judge import explain_dumps, is_of_dumps
 from breakranks.explain.inside import note, progress
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
-from breakranks.explain.rules import collectives, deadlock, missing, reason_for, starting
+from breakranks.explain.rules import collectives, deadlock, hosts, links, missing, reason_for, starting
+from breakranks.explain.rules.places import at_host, to_continue
 from breakranks.explain.rules.proposal import Proposal, folded, union, what, with_reason
 from breakranks.explain.rules.reason import MOVING, SLOW, Reason
 from breakranks.rankset import RankSet
@@ -52,12 +53,12 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     if held:
         best = max(held, key=lambda one: _rank(case, one))
         findings = _findings(case, best, held)
-        return Diagnosis(best.finding, findings, classes)
+        return Diagnosis(best.finding, (*findings, *hosts.notes(case, findings)), classes)
     if proposals and not _progress(case):
         wait = min(one.needs - _standing(case, one) for one in proposals)
         first = min(proposals, key=lambda one: one.needs)
         return Diagnosis(None, (), classes, False, max(0.1, wait), first.finding.summary, first.known_end)
-    return Diagnosis(None, _informational(case), classes)
+    return Diagnosis(None, (*_informational(case), *hosts.notes(case)), classes)
 
 
 def _starting(one: Proposal, stood: float, classes: tuple[Class, ...]) -> Diagnosis:
@@ -87,12 +88,20 @@ def _in_motion(case: Case, one: Proposal) -> Proposal:
 def _propose(case: Case) -> list[Proposal]:
     waiting = case.waiting()
     roots = list(case.roots())
-    found = missing.gone(case, waiting)
+    found = [*missing.gone(case, waiting), *hosts.unreachable(case, waiting)]
+    cut = links.cut(case, waiting)
+    found += [cut] if cut is not None else []
+    lost = hosts.lost_ranks(case)
     unexplained: list[Node] = []
     by_cause: dict[tuple[str, str, object], tuple[RankSet, Reason]] = {}
     awaited = case.awaited() if waiting else None
     for node in roots:
         reason = reason_for(case, node.look)
+        if lost and (reason is None or reason.kind not in _NEVER_PASSES):
+            # What these did when they were last seen explains nothing any more.
+            node = node._replace(ranks=node.ranks - lost)
+            if not node.ranks:
+                continue
         if awaited is not None and (reason is None or reason.kind not in _NEVER_PASSES):
             # It is known for whom the others wait: who is none of those holds nobody up.
             node = node._replace(ranks=node.ranks & awaited)
@@ -105,13 +114,16 @@ def _propose(case: Case) -> list[Proposal]:
             continue
         if not waiting and reason.kind in _WEAK_ALONE and (reason.kind, reason.confidence) != _DEADLOCK:
             reason = reason._replace(needs=max(reason.needs, SLOW))
+        reason = at_host(case, node.look, reason)
         key = (reason.kind, node.look.activity.about, reason.where)
         ranks, first = by_cause.get(key, (RankSet(), reason))
         by_cause[key] = (ranks | node.ranks, first)
-    for ranks, reason in by_cause.values():
+    for ranks, reason in hosts.together(case, by_cause).values():
         if reason.kind in _WORKING and len(ranks) > sum(len(node.ranks) for node in waiting):
             # Most compute and a few wait for them: that is how a parameter server or a logger spends its day.
             reason = reason._replace(needs=_MANY_WORK)
+        if reason.kind == "rank-stopped" and len(ranks) > 1:
+            reason = reason._replace(next=to_continue(case, ranks) or reason.next)
         found.append(with_reason(case, ranks, reason, waiting))
     holding = deadlock.holders(case, unexplained, waiting)
     if holding is not None:

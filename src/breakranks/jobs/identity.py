@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from breakranks.jobs.launchers import Identity, Launcher, identities, is_helper, is_wrapper, launcher_of
+from breakranks.jobs.launchers import Identity, Launcher, identities, is_agent, is_helper, is_wrapper, launcher_of
 from breakranks.observe.table import Entry, Table
 
 
@@ -88,6 +88,8 @@ def candidates(table: Table, known: Identities) -> list[Candidate]:
             continue
         identity = known.of(entry.pid)
         if identity is None or not identity.is_rank or known.launcher(entry) is not None:
+            continue
+        if is_agent(table.command(entry.pid)):
             continue
         candidate = _topmost(table, known, entry, identity)
         if candidate is not None:

@@ -248,6 +248,9 @@ def launcher_of(command: tuple[str, ...], name: str = "") -> Launcher | None:
     return _NAMES.get(name)
 
 
+AGENT = "import sys,posix;sys.path="  # how the text begins that `reach.shipping` gives to a Python
+
+
 def is_wrapper(command: tuple[str, ...]) -> bool:
     """Whether a Python process only starts another program in its own environment."""
     return any(program.split(".")[0] in _WRAPPERS for program in program_names(command))
@@ -256,6 +259,11 @@ def is_wrapper(command: tuple[str, ...]) -> bool:
 def is_helper(command: tuple[str, ...]) -> bool:
     """Whether a command line is one that Python or torch gives to a rank's helper."""
     return any(mark in word for word in command for mark in _HELPERS)
+
+
+def is_agent(command: tuple[str, ...]) -> bool:
+    """Whether it is an agent of ours: a launcher may have started it as it starts ranks."""
+    return any(word.startswith(AGENT) for word in command)
 
 
 def is_spawned(command: tuple[str, ...]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from breakranks.errors import ManyJobsError, NoJobError, ProcessError, UsageError
 from breakranks.jobs.find import Found, FoundJob, FoundRank, find_jobs
@@ -16,15 +18,22 @@ from breakranks.snapshot.model import Job
 
 EXAMPLES = (
     "A target is: local (the default), pid:4242,4243, a snapshot file such as hang.brk, "
-    "or a folder of flight recorder dumps."
+    "a folder of flight recorder dumps, or hosts: ssh:n[1-4], pdsh:n[1-4], slurm:2180718, mpi:hostfile, "
+    "exec:docker exec -i {host}@c1,c2"
 )
-_LATER = {
-    "ssh": "ssh",
-    "pdsh": "pdsh",
-    "slurm": "Slurm",
-    "mpi": "MPI",
-    "exec": "your own transport",
+# scheme: how to write it, where what follows the colon is wrong
+_HOSTS = {
+    "ssh": "For example: ssh:n1,n2 or ssh:node-[5,8] or ssh:ann@n[1-4] or, for a group of ClusterShell's, ssh:@rack1",
+    "pdsh": "For example: pdsh:n[1-4], or pdsh: alone for the hosts that pdsh itself has been told (WCOLL)",
+    "slurm": "For example: slurm:2180718, or one step of it: slurm:2180718.0; slurm: alone lists your running jobs",
+    "mpi": "For example: mpi:hostfile, the file that mpirun was given (a host a line)",
+    "exec": (
+        "For example: exec:docker exec -i {host}@c1,c2 or exec:kubectl exec -i {host} --@worker-[0-3] or, "
+        "if it gives the command to a shell, exec:ssh -J gate {host} {command}@n[1-4]"
+    ),
 }
+_SLURM_JOB = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,9})?(?:\.(?:[0-9]{1,9}|batch|extern|interactive))?", re.ASCII)
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Local(NamedTuple):
@@ -49,7 +58,15 @@ class DumpFolder(NamedTuple):
     path: str
 
 
-Target = Local | Pids | SnapshotFile | DumpFolder
+class Hosts(NamedTuple):
+    """Hosts, and the way to them: ssh, pdsh, slurm, mpi or exec, which has a template of a command."""
+
+    scheme: str
+    where: str
+    template: str = ""
+
+
+Target = Local | Pids | SnapshotFile | DumpFolder | Hosts
 
 
 def parse_target(text: str | None) -> Target:
@@ -66,11 +83,8 @@ def parse_target(text: str | None) -> Target:
     # "pid:12" cannot take the word's meaning away.
     if colon and scheme == "pid":
         return Pids(_parse_pids(rest))
-    if colon and scheme in _LATER:
-        raise UsageError(
-            f"{text}: reaching jobs through {_LATER[scheme]} comes in a later version",
-            "Log in to a host of the job and run breakranks there: breakranks why",
-        )
+    if colon and scheme in _HOSTS:
+        return _parse_hosts(scheme, rest.strip())
     if os.path.isdir(text):
         return DumpFolder(text)
     if os.path.isfile(text) or text.endswith(".brk") or "/" in text:
@@ -78,6 +92,39 @@ def parse_target(text: str | None) -> Target:
     if text.isdigit():
         raise UsageError(f"{text!r} is not a target", f"For a process, write pid:{text}. {EXAMPLES}")
     raise UsageError(f"{text!r} is neither a target nor a file", EXAMPLES)
+
+
+def _parse_hosts(scheme: str, rest: str) -> Hosts:
+    help = _HOSTS[scheme]
+    if _UNPRINTABLE.search(rest):
+        raise UsageError(f"{scheme}: has a line break or another control character in it", help)
+    if not rest and scheme not in ("pdsh", "slurm"):
+        raise UsageError(f"{scheme}: of what?", help)
+    if scheme == "exec":
+        return _parse_exec(rest)
+    if scheme == "slurm" and rest and not _SLURM_JOB.fullmatch(rest):
+        raise UsageError(f"{rest[:80]!r} is not a Slurm job", help)
+    return Hosts(scheme, rest)
+
+
+def _parse_exec(rest: str) -> Hosts:
+    """``TEMPLATE@hosts``. The last ``@`` parts them that is not itself the start of a group in the hosts."""
+    help = _HOSTS["exec"]
+    at = rest.rfind("@")
+    while at > 0 and rest[at - 1] in "@,!&^":
+        at = rest.rfind("@", 0, at)
+    template, where = rest[: max(at, 0)].strip(), rest[at + 1 :].strip()
+    if not template or not where:
+        raise UsageError(f"exec:{rest[:80]} has no {'command' if at >= 0 and where else '@hosts at its end'}", help)
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise UsageError(f"exec:{template[:80]}: {error}", help) from error
+    if not words or not words[0] or "{" in words[0]:
+        raise UsageError(f"exec:{template[:80]} does not begin with a program", help)
+    if "{command}" in template and "{host}" not in template:
+        raise UsageError(f"exec:{template[:80]} has {{command}} and no {{host}}", help)
+    return Hosts("exec", where, template)
 
 
 def _parse_pids(text: str) -> tuple[int, ...]:
@@ -91,23 +138,42 @@ def _parse_pids(text: str) -> tuple[int, ...]:
     return tuple(pids)
 
 
+class Chosen(Protocol):
+    """What can be chosen by its key: a job of this host, or of many."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def ranks(self) -> Sequence[FoundRank]: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Chosen)
+
+
 def select(found: Found, key: str | None = None) -> FoundJob:
     """The job that a command is about: the one that ``key`` names or starts, or the only one."""
-    if key is not None:
-        return _select_by_key(found, key)
-    if len(found.jobs) == 1:
-        return found.jobs[0]
     if not found.jobs:
-        raise NoJobError("no job on this machine", _no_job_help(found))
+        wanted = f"no job {key!r}: there is " if key is not None else ""
+        raise NoJobError(f"{wanted}no job on this machine", _no_job_help(found))
+    return select_of(found.jobs, key)
+
+
+def select_of(jobs: Sequence[AnyJob], key: str | None, where: str = "here") -> AnyJob:
+    """The same, of jobs wherever they are; there must be one at least."""
+    if key is not None:
+        return _select_by_key(jobs, key, where)
+    if len(jobs) == 1:
+        return jobs[0]
     raise ManyJobsError(
-        f"{len(found.jobs)} jobs are here; say which:\n" + jobs_text(found.jobs),
-        f"Add --job KEY, for example --job {found.jobs[-1].job.key}",
+        f"{len(jobs)} jobs are {where}; say which:\n" + jobs_text(jobs),
+        f"Add --job KEY, for example --job {jobs[-1].job.key}",
     )
 
 
-def _select_by_key(found: Found, key: str) -> FoundJob:
-    exact = [job for job in found.jobs if job.job.key == key]
-    fitting = exact or [job for job in found.jobs if job.job.key.startswith(key)]
+def _select_by_key(jobs: Sequence[AnyJob], key: str, where: str) -> AnyJob:
+    exact = [job for job in jobs if job.job.key == key]
+    fitting = exact or [job for job in jobs if job.job.key.startswith(key)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -115,9 +181,7 @@ def _select_by_key(found: Found, key: str) -> FoundJob:
             f"{len(fitting)} jobs start with {key!r}:\n" + jobs_text(fitting),
             f"Write more of the key, for example --job {fitting[-1].job.key}",
         )
-    if not found.jobs:
-        raise NoJobError(f"no job {key!r}: there is no job on this machine", _no_job_help(found))
-    raise NoJobError(f"no job {key!r} here; there is:\n" + jobs_text(found.jobs), "Give --job one of these keys.")
+    raise NoJobError(f"no job {key!r} {where}; there is:\n" + jobs_text(jobs), "Give --job one of these keys.")
 
 
 def _no_job_help(found: Found) -> str:
@@ -132,7 +196,7 @@ def _no_job_help(found: Found) -> str:
     return "\n".join(lines)
 
 
-def jobs_text(jobs: Sequence[FoundJob]) -> str:
+def jobs_text(jobs: Sequence[Chosen]) -> str:
     """A line a job: key, launcher, world, ranks here, since, command."""
     width = max((len(job.job.key) for job in jobs), default=0)
     lines = []

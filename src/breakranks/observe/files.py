@@ -24,6 +24,7 @@ class _Entry(NamedTuple):
     status: str
     send_queue: int
     receive_queue: int
+    retries: int = 0
 
 
 def opened(pid: int, asked: frozenset[int] = frozenset()) -> tuple[tuple[OpenFile, ...], dict[int, int]]:
@@ -88,7 +89,7 @@ def sockets(pid: int, inodes: dict[int, int], asked: frozenset[int]) -> tuple[So
         owner, command = (0, "")
         if fd in asked and entry.peer:
             owner, command = _peer(entry, table, pid)
-        found.append(Socket(fd, *entry, owner, command))
+        found.append(Socket(fd, *entry[:6], owner, command, entry.retries))
     return tuple(found)
 
 
@@ -101,9 +102,12 @@ def _network(pid: int) -> dict[int, _Entry]:
                 continue
             send, _, receive = fields[4].partition(":")
             status = _TCP_STATES.get(int(fields[3], 16), "?") if protocol.startswith("tcp") else "open"
+            # Of a listening socket the queues count connections; of others bytes. Data that a full window holds back is
+            # asked about and not sent again, so that a stopped reader adds nothing to the sixth column.
             table[int(fields[9])] = _Entry(
-                protocol.rstrip("6"), _address(fields[1]), _address(fields[2]), status, int(send, 16), int(receive, 16)
-            )
+                protocol.rstrip("6"), _address(fields[1]), _address(fields[2]), status, int(send, 16), int(receive, 16),
+                int(fields[6], 16),
+            )  # fmt: skip
     for fields in _rows(f"/proc/{pid}/net/unix"):
         if len(fields) >= 7:
             table.setdefault(int(fields[6]), _Entry("unix", fields[7] if len(fields) > 7 else "", "", "open", 0, 0))

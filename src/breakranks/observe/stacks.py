@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from breakranks.observe import permissions
 from breakranks.observe.sweep import DEADLINE, Answer, Sweep, py_spy
@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from breakranks.snapshot.model import Frame, Problem
 
-__all__ = ["PythonStacks", "PythonThread", "parse", "plain_name", "py_spy", "read", "sweep"]
+__all__ = ["PythonStacks", "PythonThread", "parse", "plain_name", "py_spy", "read", "sweep", "threads_of"]
+_ONE = 5.0  # seconds for one process
 
 
 class PythonThread(NamedTuple):
@@ -121,3 +122,29 @@ def parse(text: bytes) -> tuple[PythonThread, ...]:
 def plain_name(name: str) -> str:
     """``Trainer.fit.<locals>.step`` is ``step``: Python before 3.11 knows no more, and the file follows."""
     return name.rsplit(".", 1)[-1]
+
+
+def threads_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
+    """One process's threads as py-spy gives them: how ``torch.multiprocessing.spawn`` numbers its ranks
+    is written nowhere else."""
+    import subprocess
+
+    import msgspec
+
+    from breakranks.observe.watchdog import Watchdog
+
+    with Watchdog() as dog:
+        dog.guard(pid)
+        try:
+            done = subprocess.run(
+                [py_spy(), "dump", "--json", "--locals", "--pid", str(pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_ONE,
+                check=False,
+            )
+            threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout or b"[]")
+        except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError):
+            return None
+    return threads

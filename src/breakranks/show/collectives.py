@@ -6,6 +6,7 @@ stand whole, most troubled first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from breakranks.explain.collectives import say
@@ -13,15 +14,18 @@ from breakranks.explain.collectives.ledger import Ledger
 from breakranks.rankset import RankSet
 from breakranks.show.calls import cut, group_name, rank_cells, short_name
 from breakranks.show.group import group_lines, held_up, history_lines
+from breakranks.show.hosts import lost_lines
 from breakranks.show.standing import DONE, UNDER_WAY, Standing, Transfer, moments, oldest_wait, transfers
 from breakranks.show.style import Line, Look, Piece, columns, count, duration
 from breakranks.show.tree import header, missing_lines, only_recorded, problem_lines, rank_pieces
-from breakranks.snapshot.model import Problem, Snapshot
+from breakranks.snapshot.model import Problem, Rank, Snapshot
 
 GROUPS_SHOWN = 12
 _ROWS_SHOWN = 12
 _ECHOES_SHOWN = 3
 _YOUNG = 2.0
+# How a problem names the process whose recorder it is about.
+_RECORDER_OF = re.compile(r"recorder of process (\d+) ")
 
 
 def collectives_lines(
@@ -55,6 +59,7 @@ def collectives_lines(
         yield ()
         yield from transfer_lines(ledger, pending, look)
     ended = [*_young(ledger), *unread_lines(snapshot, look), *missing_lines(snapshot, look)]
+    ended += lost_lines(snapshot.hosts)
     ended += problem_lines(_others(snapshot), look)
     if ended:
         yield ()
@@ -201,26 +206,44 @@ def _answer(one: Transfer) -> Piece:
 
 def unread(snapshot: Snapshot) -> list[tuple[RankSet, str, str]]:
     """Ranks that are there and whose recorder could not be read: who, why, and the remedy."""
+    told = _told(snapshot)
     found: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
         if rank.recorder is None:
-            mark = _process(rank.process.pid)
-            known = [(one.what.partition(mark)[2], one.remedy) for one in snapshot.problems if mark in one.what]
+            known = [
+                (one.what.partition(mark)[2], one.remedy)
+                for mark, one in told.get(rank.process.pid, ())
+                if _is_of(snapshot, rank, one)
+            ]
             known += [(one.what, one.remedy) for one in rank.process.problems]
             key = known[0] if known else ("no flight recorder: torch is not loaded, or could not be asked", "")
             found.setdefault(key, []).append(rank.rank)
     return [(RankSet(ranks), what, remedy) for (what, remedy), ranks in found.items()]
 
 
-def _process(pid: int) -> str:
-    """How a problem names the process that it is about."""
-    return f"recorder of process {pid} "
+def _told(snapshot: Snapshot) -> dict[int, list[tuple[str, Problem]]]:
+    """Problems with the recorder of one process, by its pid, with the words that name it."""
+    found: dict[int, list[tuple[str, Problem]]] = {}
+    for one in snapshot.problems:
+        match = _RECORDER_OF.search(one.what)
+        if match is not None:
+            found.setdefault(int(match[1]), []).append((match[0], one))
+    return found
+
+
+def _is_of(snapshot: Snapshot, rank: Rank, problem: Problem) -> bool:
+    """Whether a problem is of the rank's host: where there are several, it begins with their names."""
+    if len(snapshot.hosts) < 2:
+        return True
+    names, _, _ = problem.what.partition(": ")
+    return names == rank.host or "[" in names or "," in names
 
 
 def _others(snapshot: Snapshot) -> list[Problem]:
     """The problems that are not about one rank's recorder."""
-    marks = [_process(rank.process.pid) for rank in snapshot.ranks if rank.recorder is None]
-    return [one for one in snapshot.problems if not any(mark in one.what for mark in marks)]
+    pids = {rank.process.pid for rank in snapshot.ranks if rank.recorder is None}
+    mine = {one for pid, some in _told(snapshot).items() if pid in pids for _, one in some}
+    return [one for one in snapshot.problems if one not in mine]
 
 
 def unread_lines(snapshot: Snapshot, look: Look) -> Iterator[Line]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from breakranks.rankset import RankSet
+from breakranks.show.hosts import lost_hosts
 from breakranks.show.tree import of_dumps
 from breakranks.snapshot.fold import classes, frames_of
 from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread, family
@@ -43,7 +44,8 @@ def job_json(snapshot: Snapshot) -> Object:
     for missing in snapshot.missing:
         unseen |= RankSet.parse(missing.ranks)
     job = snapshot.job
-    hosts = [host.name for host in snapshot.hosts] or [rank.host for rank in snapshot.ranks if rank.host]
+    hosts = [host.name for host in snapshot.hosts if host.state in ("seen", "lost")]
+    hosts = hosts or [rank.host for rank in snapshot.ranks if rank.host]
     return {
         "launcher": job.launcher,
         "world_size": job.world_size,
@@ -55,6 +57,11 @@ def job_json(snapshot: Snapshot) -> Object:
         "started": 0.0 if of_dumps(snapshot) else job.started,
         "command": list(job.command),
         "missing": [{"ranks": m.ranks, "reason": m.reason, "detail": m.detail} for m in snapshot.missing],
+        "lost_hosts": [
+            {"hosts": fold_hosts(names), "state": state, "reason": reason, "remedy": remedy}
+            for (state, reason, remedy), names in lost_hosts(snapshot.hosts).items()
+        ],
+        "clocks": {host.name: host.clock for host in snapshot.hosts if host.clock},
     }
 
 
@@ -212,22 +219,10 @@ def process_json(process: Process) -> Object:
 
 
 def fold_hosts(names: list[str]) -> str:
-    """Host names folded: ``n[1-3,7]``, and ``a,b`` for names that have no number at their end."""
-    numbered: dict[str, list[str]] = {}
-    plain: list[str] = []
-    for name in dict.fromkeys(names):
-        stem = name.rstrip("0123456789")
-        digits = name[len(stem) :]
-        # A leading zero is part of the name, and an address or a lone host is left as it is.
-        if digits and stem and str(int(digits)) == digits and len(digits) < 7:
-            numbered.setdefault(stem, []).append(digits)
-        else:
-            plain.append(name)
-    folded = [
-        f"{stem}{digits[0]}" if len(digits) == 1 else f"{stem}[{RankSet(map(int, digits))}]"
-        for stem, digits in numbered.items()
-    ]
-    return ",".join(sorted(plain) + sorted(folded))
+    """Host names folded: ``n[1-3,7]``, and ``a,b`` for names that have no number."""
+    from breakranks.snapshot.nodes import fold
+
+    return fold(names)
 
 
 def _problems(snapshot: Snapshot) -> list[Object]:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from breakranks.explain.model import Diagnosis
 from breakranks.rankset import RankSet
+from breakranks.show.hosts import lost_lines
 from breakranks.show.style import (
     Line,
     Look,
@@ -63,9 +64,8 @@ def frame_lines(
     """One frame: the job, the verdict in a sentence, the classes. Never taller than ``height``."""
     head: list[Line] = [header(snapshot, look), *_headline(diagnosis, look), ()]
     rows = _class_rows(snapshot, diagnosis, look)
-    unseen: list[Line] = [
-        ("  ", *line) for lines in (stackless_lines(snapshot, look), missing_lines(snapshot, look)) for line in lines
-    ]
+    told = (stackless_lines(snapshot, look), missing_lines(snapshot, look), lost_lines(snapshot.hosts))
+    unseen: list[Line] = [("  ", *line) for lines in told for line in lines]
     foot: list[Line] = [(), ((footer, "dim"),)] if footer else []
     body = [*rows, *unseen]
     room = height - len(head) - len(foot)

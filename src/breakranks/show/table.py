@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from breakranks.rankset import RankSet
+from breakranks.show.hosts import lost_lines, where_text
 from breakranks.show.style import (
     Line,
     Look,
@@ -53,6 +54,8 @@ def job_lines(snapshot: Snapshot, look: Look, *, ranks: RankSet | None = None) -
             yield from _each(shown, look, snapshot.time, hosts)
     for line in missing_lines(snapshot, look, ranks):
         yield ("  ", *line)
+    for line in lost_lines(snapshot.hosts):
+        yield ("  ", *line)
     for problem, members in _problems(shown).items():
         yield ("  ", (f"[{set_text(RankSet(members), look)}]", "rank"), " ", (problem.what, "warn"))
         if problem.remedy:
@@ -69,7 +72,7 @@ def job_header(snapshot: Snapshot, look: Look) -> Iterator[Line]:
     ranks = count(size, "rank") if here == size else f"{here:,} of {count(size, 'rank')} here"
     started = f" · started {duration(snapshot.time - job.started)} ago" if job.started else ""
     seen = f" · seen {duration(look.now - snapshot.time)} ago" if look.now - snapshot.time > 60 else ""
-    yield (("job " + job.key, "head"), f" · {job.launcher} · {ranks}{started}{seen}")
+    yield (("job " + job.key, "head"), f" · {job.launcher} · {ranks}{where_text(snapshot)}{started}{seen}")
     if job.command:
         yield ("  ", (command_text(job.command, look), "dim"))
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from breakranks.rankset import RankSet
+from breakranks.show.hosts import lost_lines, where_text
 from breakranks.show.style import Line, Look, Piece, duration, short_path, state_style, state_word
 from breakranks.snapshot.code import innermost_own
 from breakranks.snapshot.fold import Node, classes, fold, fold_threads, frames_of
@@ -53,6 +54,7 @@ def stacks_lines(
         yield ()
     yield from stackless_lines(snapshot, look, ranks, native)
     yield from missing_lines(snapshot, look, ranks)
+    yield from lost_lines(snapshot.hosts)
     yield from problem_lines(snapshot.problems, look)
 
 
@@ -82,7 +84,8 @@ def header(snapshot: Snapshot, look: Look) -> Line:
         return (("dumps", "head"), f" · {here:,}{of} {_ranks(here if not of else 2)} · newest call {newest}")
     ran = f" · up {duration(snapshot.time - job.started)}" if job.started else ""
     seen = f" · seen {duration(look.now - snapshot.time)} ago" if look.now - snapshot.time > 60 else ""
-    return (("job " + job.key, "head"), f" · {job.launcher} · {here:,}{of} {_ranks(here)}{ran}{seen}")
+    hosts = where_text(snapshot)
+    return (("job " + job.key, "head"), f" · {job.launcher} · {here:,}{of} {_ranks(here)}{hosts}{ran}{seen}")
 
 
 def only_recorded(rank: Rank) -> bool:
@@ -276,6 +279,8 @@ def missing_lines(snapshot: Snapshot, look: Look, ranks: RankSet | None = None) 
             gone &= ranks
         if gone:
             why = _REASONS.get(missing.reason, missing.reason)
+            if missing.reason == "absent" and len(snapshot.hosts) > 1:
+                why = "never seen on these hosts"
             more = _MAYBE.get(missing.reason, missing.detail)
             detail = f": {more}" if more else ""
             yield (*rank_pieces(gone, look), " ", (f"missing, {why}{detail}", "bad"))

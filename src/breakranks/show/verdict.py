@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from breakranks.explain.model import Class, Diagnosis, Finding, Where
 from breakranks.rankset import RankSet
+from breakranks.show.hosts import lost_lines
 from breakranks.show.style import (
     Line,
     Look,
@@ -56,6 +57,7 @@ def why_lines(snapshot: Snapshot, diagnosis: Diagnosis, look: Look) -> Iterator[
     for lines in (
         stackless_lines(snapshot, look),
         missing_lines(snapshot, look),
+        lost_lines(snapshot.hosts),
         problem_lines(snapshot.problems, look),
     ):
         for line in lines:

@@ -164,6 +164,9 @@ def fault(snapshot: Snapshot) -> str:
             return f"missing ranks {missing.ranks[:40]!r}"
     if not _finite((snapshot.time, snapshot.interval, snapshot.job.started)):
         return "a time that is not a number"
+    for host in snapshot.hosts:
+        if not _finite((host.load, host.clock, host.clock_error)):
+            return f"a clock or load of {host.name} that is not a number"
     for rank in snapshot.ranks:
         if not 0 <= rank.rank <= MAX_RANK:
             return f"rank {rank.rank}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, short_text
 from breakranks.snapshot.model import Frame, StackTable
 from breakranks.snapshot.recorder import (
     Entry,
@@ -97,11 +97,11 @@ def rebuild(
         if group.ranks:
             rows.append(made.group(group))
         elif key in known:
-            rows.append(made.group(replace(group, ranks=str(known[key]), source="config")))
+            rows.append(made.group(replace(group, ranks=short_text(known[key], None), source="config")))
         elif group.description in WORLD_NAMES and group.name == "0":
             rows.append(made.group(replace(group, ranks=str(world), source="world")))
         else:
-            rows.append(made.group(replace(group, ranks=str(RankSet(seen.get(key, ()))), source="seen")))
+            rows.append(made.group(replace(group, ranks=short_text(RankSet(seen.get(key, ())), None), source="seen")))
     return tuple(made.groups), {rank: _moved(recorder, rows) for rank, recorder in recorders.items()}
 
 

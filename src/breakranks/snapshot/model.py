@@ -97,7 +97,10 @@ class OpenFile(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Socket(Struct, frozen=True, array_like=True, gc=False):
-    """``local`` and ``peer`` are ``address:port`` or a UNIX socket's path; ``peer_pid`` 0: not here."""
+    """``local`` and ``peer`` are ``address:port`` or a UNIX socket's path; ``peer_pid`` 0: not here.
+
+    ``retries`` is how often the kernel has sent the same data again since the other end last answered.
+    """
 
     fd: int
     protocol: str
@@ -108,6 +111,7 @@ class Socket(Struct, frozen=True, array_like=True, gc=False):
     receive_queue: int = 0
     peer_pid: int = 0
     peer_command: str = ""
+    retries: int = 0
 
 
 class FileLock(Struct, frozen=True, array_like=True, gc=False):
@@ -182,11 +186,25 @@ class Missing(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
+    """A host of the target, whether it could be looked at or not.
+
+    ``state`` is ``seen``, ``lost`` (it was seen, and then no more) or why it never was: ``unreachable``, ``refused``,
+    ``no-python``, ``timed-out``, ``failed``; ``reason`` says it in words, ``remedy`` what to do. ``clock`` is its
+    clock minus the controller's, in seconds, known to ``clock_error``. ``addresses`` are those of its network
+    interfaces.
+    """
+
     name: str
     cpus: int = 0
     load: float = 0.0
     memory: int = 0
     oom_kills: tuple[str, ...] = ()
+    state: str = "seen"
+    reason: str = ""
+    remedy: str = ""
+    clock: float = 0.0
+    clock_error: float = 0.0
+    addresses: tuple[str, ...] = ()
 
 
 class Job(Struct, frozen=True):

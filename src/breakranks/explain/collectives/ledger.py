@@ -95,6 +95,7 @@ class Ledger:
             for track in recorder.tracks:
                 self.tracks[track.group][rank] = track
         self._absent: dict[tuple[int, int], RankSet] = {}
+        self._elsewhere: dict[tuple[int, int], RankSet] = {}
         self._alike = [_what_counts(one) for one in snapshot.operations]
         self._together = [set(one.name.split("+")) <= _SYNCHRONISE for one in snapshot.operations]
         self.stale = self._stale()
@@ -225,15 +226,25 @@ class Ledger:
             return wait._replace(elsewhere=self._answer_behind(rank, wait, heads))
         if self._differs(wait):
             return wait
+        elsewhere = self._all_behind(wait, heads)
+        return wait._replace(elsewhere=elsewhere - RankSet([rank])) if elsewhere else wait
+
+    def _all_behind(self, wait: Wait, heads: dict[int, Wait]) -> RankSet:
+        """Worked out once for each call: all members may be in it, and ask."""
+        key = (wait.group, wait.entry.number)
+        known = self._elsewhere.get(key)
+        if known is not None:
+            return known
         tracks = self.tracks[wait.group]
         elsewhere = []
-        for other in self.members[wait.group] - RankSet([rank]):
+        for other in self.members[wait.group]:
             head = heads.get(other)
             if head is None or (head.group == wait.group and not head.is_transfer):
                 continue
             if tracks[other].completed < wait.entry.number and head.entry.record < self._record(other, wait):
                 elsewhere.append(other)
-        return wait._replace(elsewhere=RankSet(elsewhere)) if elsewhere else wait
+        self._elsewhere[key] = RankSet(elsewhere)
+        return self._elsewhere[key]
 
     def _record(self, rank: int, wait: Wait) -> int:
         """The record of this call on another rank; before all if it is not pending there."""

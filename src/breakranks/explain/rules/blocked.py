@@ -142,7 +142,8 @@ def _socket(case: Case, one: Look) -> Reason | None:
     moving = one.wakes or bytes_moved(one.process) > NOISE
     queues = (
         (f"{found.protocol} {found.local} to {found.peer}, {found.status}, "
-         f"{found.send_queue} bytes unsent, {found.receive_queue} unread",)
+         f"{found.send_queue} bytes unsent, {found.receive_queue} unread"
+         + (f"; sent again {found.retries} times without an answer" if found.retries > 1 else ""),)
         if found is not None and found.peer
         else ()
     )  # fmt: skip

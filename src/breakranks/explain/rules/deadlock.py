@@ -49,7 +49,10 @@ def _lock_held(case: Case, held: list[Node], waiting: list[Node]) -> Proposal:
         f"{case.who(ranks)} holds the lock {lock.path} while it is {doing(other)} in {words.place(other.where)}; "
         f"{ranks_text(node.ranks)} want{'s' if len(node.ranks) == 1 else ''} it, in {words.place(node.where)}",
         words.where(other.where),
-        (f"{lock.kind} lock on {lock.path}, held by process {lock.holder}", *victims_evidence(case, waiting)),
+        (
+            f"{lock.kind} lock on {lock.path}, held by process {lock.holder or other.process.pid}",
+            *victims_evidence(case, waiting),
+        ),
         (f"breakranks stacks --rank {holder} --threads",),
         because="/proc shows who has the file",
         victims_where=waiting_place([node]),
@@ -164,7 +167,11 @@ def _elsewhere(case: Case, waiting: list[Node], everyone: RankSet) -> Proposal:
         f"{'is' if len(culprits) == 1 else 'are'} on other hosts and could not be seen",
         None,
         victims_evidence(case, waiting),
-        ("run breakranks why on the other hosts of the job",),
+        (
+            "name all hosts of the job in the target"
+            if case.several
+            else "run breakranks why on all hosts of the job: breakranks why ssh:HOSTS",
+        ),
         because="the ranks that are missing were not looked at",
         victims_where=waiting_place(waiting),
     )

@@ -127,5 +127,5 @@ def _because(chain: Chain) -> str:
 
 def attach(case: Case, one: Look) -> tuple[str, ...]:
     """To look around in the rank itself."""
-    rank = case.by_pid.get(one.process.pid)
+    rank = case.rank_of(one.process)
     return (f"breakranks attach --ranks {rank}",) if rank is not None else ()

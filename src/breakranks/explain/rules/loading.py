@@ -88,7 +88,7 @@ def _dead(case: Case, one: Look, looks: list[tuple[Process, Look]]) -> Reason | 
         "helper-dead",
         f"waits ({_doing(one)}) for its helper process {names}, which is dead, in {words.place(one.where)}",
         (f"process {names} is a zombie: it ended and {one.process.pid} has not taken note",
-         *stopped.oom_evidence(case, pid)),
+         *stopped.oom_evidence(case, dead[0])),
         (f"dmesg | grep -i 'killed process {pid}'",),
         CERTAIN if len(dead) == len(looks) else LIKELY,
         AT_ONCE,

@@ -46,13 +46,15 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
         kind = "rendezvous-incomplete" if never else "rank-exited"
         many = len(ranks) > 1
         if never:
-            text = f"{ranks_text(ranks)} never came: no process here has that rank in this job"
+            text = f"{ranks_text(ranks)} never came: no process on {_here(case)} has that rank"
         elif together and missing.reason == "absent":
             text = f"{ranks_text(ranks)} {'have' if many else 'has'} gone: it took part in {together} and is not here"
         elif missing.reason == "exited":
             text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, and the launcher is still here"
+            if case.several:
+                text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, {missing.detail.split(':')[0]}"
         else:
-            text = f"{ranks_text(ranks)} {'are' if many else 'is'} not on this host"
+            text = f"{ranks_text(ranks)} {'are' if many else 'is'} not on {_here(case)}"
         finding = Finding(
             kind,
             str(ranks),
@@ -77,6 +79,10 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
         wait = PATIENCE if missing.reason == "absent" or only_store else 0.0
         found.append(Proposal(finding, max(needs, wait), ranks, victims))
     return found
+
+
+def _here(case: Case) -> str:
+    return "any host that was looked at" if case.several else "this host"
 
 
 def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None:

@@ -9,6 +9,7 @@ from breakranks.explain.model import LIKELY, Finding
 from breakranks.explain.rules.proposal import Proposal
 from breakranks.explain.rules.reason import PATIENCE
 from breakranks.rankset import RankSet
+from breakranks.snapshot.absent import never_seen, reason_lines
 
 
 def proposal(case: Case) -> tuple[Proposal, float] | None:
@@ -33,6 +34,7 @@ def proposal(case: Case) -> tuple[Proposal, float] | None:
             f"its stack is in {one.activity.op}, for {words.duration(one.stands)}",
             f"its command: {words.command(launcher.command, 200)}",
             *(f"connecting to {s.peer}, no answer yet" for s in connecting[:3]),
+            *reason_lines(never_seen(case.snapshot.hosts)),
         ),
         ("start the job on the other hosts, with the same rendezvous endpoint or MASTER_ADDR and MASTER_PORT",),
         because="the launcher's own stack shows the wait",

@@ -6,6 +6,7 @@ from breakranks.explain.case import Case
 from breakranks.explain.look import Look
 from breakranks.explain.model import CERTAIN
 from breakranks.explain.rules.reason import AT_ONCE, Reason
+from breakranks.snapshot.model import Process
 
 
 def reason(case: Case, one: Look) -> Reason | None:
@@ -36,7 +37,7 @@ def reason(case: Case, one: Look) -> Reason | None:
         return Reason(
             "rank-exited",
             "has ended" + (" and its launcher has not noticed (zombie)" if one.state == "Z" else ""),
-            (f"process {pid} is {'a zombie' if one.state == 'Z' else 'gone'}", *oom_evidence(case, pid)),
+            (f"process {pid} is {'a zombie' if one.state == 'Z' else 'gone'}", *oom_evidence(case, one.process)),
             ("look at the end of its log; whether the kernel killed it: dmesg | grep -i 'killed process'",),
             CERTAIN,
             AT_ONCE,
@@ -46,11 +47,12 @@ def reason(case: Case, one: Look) -> Reason | None:
     return None
 
 
-def oom_evidence(case: Case, pid: int) -> tuple[str, ...]:
+def oom_evidence(case: Case, process: Process) -> tuple[str, ...]:
     """Lines of the kernel's log that say it killed this process for want of memory."""
     return tuple(
         f"the kernel killed it for want of memory: {kill}"
         for host in case.snapshot.hosts
+        if case.host_of(process) in ("", host.name)
         for kill in host.oom_kills
-        if f"process {pid} " in kill
+        if f"process {process.pid} " in kill
     )

@@ -81,7 +81,7 @@ def _users(one: Look, wait: Wait) -> tuple[str, ...]:
 
 
 def _asleep(case: Case, one: Look) -> bool:
-    rank = case.by_pid.get(one.process.pid)
+    rank = case.rank_of(one.process)
     return rank is not None and case.asleep(RankSet([rank]))
 
 

@@ -48,7 +48,7 @@ def reason(case: Case, one: Look) -> Reason | None:
         "straggler",
         f"is still computing{context} in {words.place(loop or one.where)}",
         (f"it uses {share}, at {len({s[-1] for s in stacks})} different lines in {len(stacks)} looks",),
-        (f"breakranks top --rank {case.by_pid.get(one.process.pid, 0)}",),
+        (f"breakranks top --rank {case.rank_of(one.process) or 0}",),
         LIKELY if one.moved or len(lines) > 1 else GUESS,
         WORKING,
         loop or one.where,

@@ -119,7 +119,17 @@ def open_console(agent: Agent) -> bool:
         with open(path, "r+b", buffering=0) as terminal:
             agent.console = Opened(path, terminal.fileno(), f"{agent.path}/console.lock")
             agent.console.process = subprocess.Popen(
-                [sys.executable, "-c", _start_text(), "console", "--job", agent.me.job, "--opened-by", str(agent.pid)],
+                [
+                    sys.executable,
+                    "-c",
+                    _start_text(),
+                    "console",
+                    "local",
+                    "--job",
+                    agent.me.job,
+                    "--opened-by",
+                    str(agent.pid),
+                ],
                 stdin=terminal,
                 stdout=terminal,
                 stderr=terminal,

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from breakranks.observe.recorder.safely import DumpError, decode
-from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, short_text
 from breakranks.snapshot.model import Frame, StackTable
 from breakranks.snapshot.recorder import (
     COMPLETED,
@@ -270,7 +270,9 @@ class _Maker:
         backend = name.partition(":")[0] if ":" in name else ""
         source = "config" if config.ranks else "seen"
         description = pair[1] or config.description
-        return self._table.group(Group(pair[0], description, str(config.ranks), source, backend, config.timeout))
+        return self._table.group(
+            Group(pair[0], description, short_text(config.ranks, None), source, backend, config.timeout)
+        )
 
     def _track(self, group: int, indexes: list[int], done: Sequence[bool]) -> Track:
         numbers = [self._columns.numbers[index] for index in indexes]

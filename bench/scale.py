@@ -1,0 +1,361 @@
+"""What hundreds of hosts cost the controller, and what thousands would.
+
+Live: the real controller (fleet, session, merge, explain, show) against real agents, each a process of its own on this
+machine with pipes of its own, that serve made-up evidence of eight ranks (``scale_agent.py``). For each step of
+`stacks` and `why` the CPU time of the controller and the wall time. The agents have to share the same CPUs, so wall
+time is an upper bound. From the live figures follows what 1,000 and 10,000 hosts cost: CPU time a host is b + c·N, and
+both are fitted.
+
+Recorded: what 1,000 and 10,000 such hosts send, played by one process to the same controller, as srun and pdsh carry
+all hosts. There are no agents then, so wall time tells something, and nothing is extrapolated.
+
+Every number of hosts is measured in a process of its own, so that its peak of memory is its own.
+
+    .venv/bin/python bench/scale.py
+    .venv/bin/python bench/scale.py --hosts 20 40 --recorded 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import scale_agent
+
+from breakranks.cli.reaching import Reaching
+from breakranks.cli.startup import relax_collector
+from breakranks.explain import explain
+from breakranks.jobs.across import ClusterJob
+from breakranks.jobs.find import Found
+from breakranks.jobs.targets import Hosts, parse_target, select_of
+from breakranks.reach import cluster
+from breakranks.reach.fleet import Fleet
+from breakranks.reach.lines import MSGPACK, Writer
+from breakranks.reach.messages import PROTOCOL, Hello, Jobs, Report, Taken
+from breakranks.reach.ways import Carrier, Plan
+from breakranks.reach.ways.model import SHORT_PIECE
+from breakranks.show.style import Look, render
+from breakranks.show.tree import stacks_lines
+from breakranks.show.verdict import why_lines
+from breakranks.snapshot.file import pack
+from breakranks.snapshot.fold import fold
+from breakranks.snapshot.model import Snapshot
+
+AGENT = Path(scale_agent.__file__).resolve()
+RANKS = scale_agent.RANKS
+DEADLINE = 120.0  # here all hosts share two CPUs, and start one after the other
+NONCE = "0123456789abcdef"
+FAR = (1000, 10_000)
+
+
+class Step(msgspec.Struct):
+    """``cpu`` is the controller's own, in seconds."""
+
+    name: str
+    wall: float
+    cpu: float
+
+
+class Result(msgspec.Struct):
+    """``bytes``: what a host has sent, lines included, after `stacks` and after `why` besides."""
+
+    hosts: int
+    steps: list[Step]
+    bytes: dict[str, int]
+    peak: int
+    classes: int
+    ranks: int
+    culprits: str
+
+
+class Timer:
+    """Times one step after the other."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.steps.append(Step(name, time.perf_counter() - wall, time.process_time() - cpu))
+
+
+# ---- live
+
+
+@contextlib.contextmanager
+def nursery() -> Iterator[str]:
+    """Where agents are had from, as long as it lasts."""
+    with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
+        path = f"{folder}/nursery"
+        nurse = subprocess.Popen([sys.executable, str(AGENT), "--nursery", path], stdin=subprocess.PIPE)
+        try:
+            until = time.monotonic() + DEADLINE
+            while not os.path.exists(path) and nurse.poll() is None and time.monotonic() < until:
+                time.sleep(0.01)
+            yield path
+        finally:
+            assert nurse.stdin is not None
+            nurse.stdin.close()
+            nurse.wait(DEADLINE)
+
+
+def live(hosts: int, agents: str | None) -> Result:
+    """Look at that many hosts as `stacks` does, and then as `why` does. ``agents``: a nursery, if it is to be one."""
+    relax_collector()  # as the commands do
+    command = [str(AGENT)] if agents is None else ["-ISc", scale_agent.MESSENGER, agents]
+    target = parse_target(f"exec:{shlex.join([sys.executable, *command])} {{host}} {hosts}@h[1-{hosts}]")
+    assert isinstance(target, Hosts)
+    words = dict.fromkeys(("ssh_config", "ssh_options", "python", "setup", "sudo"))
+    step = Timer()
+    with step("start"):
+        reaching = Reaching(target, argparse.Namespace(**words, deadline=DEADLINE))
+        fleet = reaching.fleet
+        fleet.wait(lambda: not fleet.waiting, DEADLINE)
+    try:
+        with step("find"):
+            reaching.meet(patient=True)
+        with step("join"):
+            job = reaching.job(None)
+        return _look(step, fleet, job)
+    finally:
+        with step("leave"):
+            reaching.close()
+
+
+def _look(step: Timer, fleet: Fleet, job: ClusterJob) -> Result:
+    """The two commands, from the first request to the last line, of which none is written."""
+    carriers = {id(one.running): one.running for one in fleet.stations.values() if one.running is not None}
+
+    def received() -> int:
+        return sum(one.received for one in carriers.values())
+
+    before = received()
+    stacks = cluster.ClusterSession(fleet, job, details=False)
+    with step("stacks: sample"):
+        stacks.sample(visit="some")
+    first = received() - before
+    with step("stacks: merge"):
+        seen = stacks.snapshot()
+    with step("stacks: show"):
+        render(stacks_lines(seen, Look()), Look())
+    why = cluster.ClusterSession(fleet, job)
+    with step("why: sample"):
+        why.sample()
+    with step("why: sample deep"):
+        why.sample(native=True, recorders=True)
+    second = received() - before - first
+    with step("why: merge"):
+        snapshot = why.snapshot()
+    with step("why: explain"):
+        diagnosis = explain(snapshot)
+    with step("why: show"):
+        render(why_lines(snapshot, diagnosis, Look()), Look())
+    hosts = len(fleet.stations)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sent = {"before": before // hosts, "stacks": first // hosts, "why": second // hosts}
+    culprits = diagnosis.verdict.culprits if diagnosis.verdict is not None else ""
+    result = Result(hosts, step.steps, sent, peak, len(leaves(seen)), len(snapshot.ranks), culprits)
+    if fleet.lost:
+        sys.exit(f"{len(fleet.lost)} hosts were lost: {next(iter(fleet.lost.values()))}")
+    return result
+
+
+def leaves(snapshot: Snapshot) -> list[Any]:
+    """The ends of the tree: the different stacks that ranks stand on."""
+    found, left = [], [fold(snapshot)]
+    while left:
+        node = left.pop()
+        left += node.children
+        found += [] if node.children else [node]
+    return found
+
+
+# ---- recorded
+
+
+class Recording:
+    """What that many hosts would send, in files of lines: one for their first word, and one for each request."""
+
+    def __init__(self, hosts: int, folder: Path) -> None:
+        self.hosts = hosts
+        self.folder = folder
+        writers = {host: Writer(NONCE, SHORT_PIECE) for host in range(1, hosts + 1)}
+        for number, make in enumerate((self._hello, self._jobs, self._stacks, self._first, self._deep)):
+            with (folder / str(number)).open("wb") as file:
+                for host, writer in writers.items():
+                    # A fleet numbers what it asks, from 1 on.
+                    said = msgspec.msgpack.encode(make(host, number))
+                    file.write(writer.lines(f"h{host}", MSGPACK, said))
+
+    def _hello(self, host: int, number: int) -> Report:
+        name = f"h{host}"
+        address = f"10.{host >> 8}.{host & 255}.1"
+        return Hello(PROTOCOL, "", "3.11", name, "me", 1, time.time(), name, addresses=(address,))
+
+    def _jobs(self, host: int, number: int) -> Report:
+        return Jobs(number, scale_agent.found_of(host, self.hosts))
+
+    def _stacks(self, host: int, number: int) -> Report:
+        return Taken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, details=False, deep=False)))
+
+    def _first(self, host: int, number: int) -> Report:
+        return Taken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, deep=False)))
+
+    def _deep(self, host: int, number: int) -> Report:
+        return Taken(number, pack(scale_agent.snapshot_of(host, self.hosts)))
+
+
+def recorded(recording: Recording) -> Result:
+    """The same as :func:`live`, but one carrier for all hosts, as srun and pdsh are, which plays a recording."""
+    relax_collector()
+    hosts = tuple(f"h{host}" for host in range(1, recording.hosts + 1))
+    argv = (sys.executable, str(AGENT), "--play", str(recording.folder), NONCE, str(recording.hosts))
+    carrier = Carrier(hosts=hosts, argv=argv, piece=SHORT_PIECE)
+    plan = Plan(name=f"slurm:{recording.hosts}", hosts=hosts, carriers=(carrier,))
+    step = Timer()
+    with step("start"):
+        fleet = Fleet(plan, nonce=NONCE, deadline=DEADLINE, supply=lambda _: iter(())).__enter__()
+        fleet.wait(lambda: not fleet.waiting, DEADLINE)
+    try:
+        found: dict[str, Found] = {}
+        with step("find"):
+            cluster.find(fleet, fleet.up, found)
+        with step("join"):
+            job = select_of(cluster.jobs_of(fleet, found), None, "")
+        return _look(step, fleet, job)
+    finally:
+        with step("leave"):
+            fleet.close()
+
+
+# ---- the whole
+
+
+def apart(work: Callable[[], Result]) -> Result:
+    """In a child process: a peak of memory never goes down again."""
+    read, write = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(read)
+            with open(write, "wb") as pipe:
+                pipe.write(msgspec.msgpack.encode(work()))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        sys.exit(f"measuring failed (status {os.waitstatus_to_exitcode(status)})")
+    return msgspec.msgpack.decode(data, type=Result)
+
+
+def check(result: Result) -> None:
+    """What was fast must have been right, too."""
+    right = (result.hosts * RANKS, scale_agent.WAYS + 1, str(scale_agent.culprit(result.hosts)))
+    if (result.ranks, result.classes, result.culprits) != right:
+        sys.exit(f"wrong: {result.ranks} ranks, {result.classes} classes, culprits {result.culprits}, and not {right}")
+
+
+def fit(points: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    """b and c of cost = b·N + c·N²; neither is below zero."""
+    rows = [(n, cost / n) for n, cost in points]
+    mean_n = sum(n for n, _ in rows) / len(rows)
+    mean = sum(each for _, each in rows) / len(rows)
+    spread = sum((n - mean_n) ** 2 for n, _ in rows)
+    c = max(0.0, sum((n - mean_n) * (each - mean) for n, each in rows) / spread) if spread else 0.0
+    return max(0.0, mean - c * mean_n), c
+
+
+def table(results: list[Result], unit: str, value: Callable[[Step, Result], str]) -> str:
+    lines = [f"  {unit:<24}" + "".join(f"{result.hosts:>12,}" for result in results)]
+    for place, step in enumerate(results[0].steps):
+        cells = [value(result.steps[place], result) for result in results]
+        lines.append(f"  {step.name:<24}" + "".join(f"{cell:>12}" for cell in cells))
+    return "\n".join(lines)
+
+
+def report_live(results: list[Result]) -> str:
+    parts = [
+        table(results, "CPU ms a host, at hosts:", lambda step, result: f"{step.cpu / result.hosts * 1000:.3f}"),
+        _totals(results),
+        table(results, "wall s, at hosts:", lambda step, _: f"{step.wall:.2f}"),
+    ]
+    if len(results) > 1:
+        lines = [f"  {'CPU s, as b·N + c·N²:':<24}{'b, ms':>12}{'c, µs':>12}" + "".join(f"{n:>12,}" for n in FAR)]
+        whole = [0.0] * len(FAR)
+        for place, step in enumerate(results[0].steps):
+            b, c = fit((result.hosts, result.steps[place].cpu) for result in results)
+            far = [b * n + c * n * n for n in FAR]
+            whole = [one + more for one, more in zip(whole, far, strict=True)]
+            lines.append(f"  {step.name:<24}{b * 1e3:12.3f}{c * 1e6:12.3f}" + "".join(f"{one:12.1f}" for one in far))
+        lines.append(f"  {'all of it':<48}" + "".join(f"{one:12.1f}" for one in whole))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _totals(results: list[Result]) -> str:
+    rows: dict[str, list[str]] = {
+        "CPU s, all of it": [f"{sum(step.cpu for step in result.steps):.2f}" for result in results],
+        "kB a host: before": [f"{result.bytes['before'] / 1000:.1f}" for result in results],
+        "kB a host: stacks": [f"{result.bytes['stacks'] / 1000:.1f}" for result in results],
+        "kB a host: why": [f"{result.bytes['why'] / 1000:.1f}" for result in results],
+        "peak MiB": [f"{result.peak >> 20:,}" for result in results],
+    }
+    return "\n".join(f"  {name:<24}" + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows.items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, nargs="*", default=[50, 100, 200, 400], metavar="N", help="live agents")
+    parser.add_argument("--recorded", type=int, nargs="*", default=list(FAR), metavar="N", help="from a file")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    print(f"{RANKS} ranks a host; Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, load {load:.1f} before\n")
+    reached, read = [], []
+    with nursery() as agents:
+        for hosts in args.hosts:
+            reached.append(apart(lambda hosts=hosts: live(hosts, agents)))
+            check(reached[-1])
+    if reached:
+        print(f"live agents\n{report_live(reached)}\n", flush=True)
+    for hosts in args.recorded:
+        with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
+            recording = Recording(hosts, Path(folder))
+            read.append(apart(lambda recording=recording: recorded(recording)))
+        check(read[-1])
+    if read:
+        cpu = table(read, "CPU s, at hosts:", lambda step, _: f"{step.cpu:.2f}")
+        wall = table(read, "wall s, at hosts:", lambda step, _: f"{step.wall:.2f}")
+        print(f"recorded, one carrier and no agents\n{cpu}\n\n{_totals(read)}\n\n{wall}")
+    if args.json:
+        figures = {"load": load, "live": reached, "recorded": read}
+        Path(args.json).write_text(json.dumps(msgspec.to_builtins(figures), indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Hosts other than this one: reach those of a target, find the job that a command is about, and say who is late."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+
+from breakranks.cli.settle import Progress
+from breakranks.errors import NoJobError
+from breakranks.jobs.targets import Hosts, select_of
+from breakranks.reach import cluster
+from breakranks.reach.fleet import Fleet
+from breakranks.reach.ways import Options, plan
+from breakranks.snapshot.nodes import fold
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from breakranks.jobs.across import ClusterJob
+    from breakranks.jobs.find import Found
+    from breakranks.snapshot.model import Problem
+
+_SOON = 1.0  # seconds until progress is said
+_GRACE = 1.5  # seconds in which a host may be later than most, before the others are shown without it
+
+
+class Reaching:
+    """The hosts of one target, from the first word to the last. ``found`` is what each has, by its plain name."""
+
+    def __init__(self, target: Hosts, args: argparse.Namespace) -> None:
+        from breakranks.reach.shipping.bundle import supply
+        from breakranks.reach.shipping.command import remote_command
+
+        nonce = secrets.token_hex(8)
+        options = Options(
+            ssh_config=args.ssh_config,
+            ssh_options=args.ssh_options,
+            python=args.python,
+            setup=args.setup,
+            sudo=bool(args.sudo),
+            deadline=args.deadline,
+        )
+
+        def remote(piece: int, fifo: bool) -> tuple[str, ...]:
+            return remote_command(
+                nonce, piece=piece, fifo=fifo, python=args.python, setup=args.setup, sudo=bool(args.sudo)
+            )
+
+        made = plan(target, options, remote)
+        self.fleet = Fleet(made, nonce=nonce, deadline=args.deadline, fanout=options.fanout, supply=supply)
+        self.found: dict[str, Found] = {}
+        self._began = time.monotonic()
+        self._say = Progress()
+        self._said = False
+        self.fleet.__enter__()
+
+    def close(self, clean: bool = True) -> None:
+        self._say.done()
+        self.fleet.close()
+
+    def meet(self, *, patient: bool) -> list[str]:
+        """Wait for hosts, and ask those that have come which jobs they have. The hosts that are new.
+
+        ``patient``: until all have come or are lost; else not for a few that are much later than the others.
+        """
+        fleet = self.fleet
+        while fleet.waiting and not (not patient and self._late()):
+            fleet.wait(lambda: not fleet.waiting, 0.1)
+            self._progress()
+        new = [name for name in fleet.up if cluster.plain(name) not in self.found]
+        if new:
+            cluster.find(fleet, new, self.found)
+        self._say.done()
+        return new
+
+    def _late(self) -> bool:
+        """Whether those who are still to come are so late that the others need not wait."""
+        return bool(self.fleet.up) and time.monotonic() - max(self._began, self.fleet.newest) > _GRACE
+
+    def _progress(self) -> None:
+        if time.monotonic() - self._began < _SOON:
+            return
+        fleet = self.fleet
+        total = len(fleet.stations)
+        text = f"{len(fleet.up)} of {total} hosts have answered; waiting for {fold(map(cluster.plain, fleet.waiting))}"
+        if sys.stderr.isatty():
+            self._say(text)
+        elif not self._said:
+            self._said = True
+            sys.stderr.write(f"breakranks: {text}\n")
+
+    def jobs(self) -> tuple[ClusterJob, ...]:
+        return cluster.jobs_of(self.fleet, self.found)
+
+    def problems(self) -> tuple[Problem, ...]:
+        from breakranks.jobs.across import problems
+
+        return problems(self.found)
+
+    def job(self, key: str | None) -> ClusterJob:
+        """The one that a command is about."""
+        if not self.found:
+            raise cluster.nothing_seen(self.fleet)
+        jobs = self.jobs()
+        where = f"on the hosts of {self.fleet.plan.name}"
+        if not jobs:
+            lost = "".join(f"\n{hosts}: {lost.what}" for hosts, lost in cluster.reasons(self.fleet))
+            raise NoJobError(
+                f"no job {where}{lost}", f"See how far each host goes: breakranks hosts {self.fleet.plan.name}"
+            )
+        return select_of(jobs, key, where)
+
+    def rounds(self, key: str | None, *, patient: bool) -> Iterator[ClusterJob]:
+        """The job as soon as most of its hosts have answered; and once more, if others did until the deadline."""
+        self.meet(patient=patient)
+        if not self.found:
+            self.meet(patient=True)
+        yield self.job(key)
+        late = self.fleet.waiting
+        if not late:
+            return
+        names = fold(map(cluster.plain, late))
+        sys.stdout.flush()
+        sys.stderr.write(f"breakranks: {names} has not answered yet; waiting for it. Ctrl-C leaves it at that.\n")
+        if self.meet(patient=True):
+            yield self.job(key)
+        else:
+            self.say_lost(late)
+
+    def say_lost(self, names: list[str]) -> None:
+        """Hosts of which it was said that they may come, and did not."""
+        for hosts, lost in cluster.reasons(self.fleet):
+            print(f"{hosts}: {lost.what}")
+            if lost.remedy:
+                print(f"  {lost.remedy}")

@@ -1,0 +1,59 @@
+"""Where a command is to be typed, when the job is on several hosts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from breakranks.explain.case import Case
+from breakranks.explain.look import Look
+from breakranks.explain.rules.reason import Reason
+from breakranks.rankset import RankSet
+
+_COMMANDS = ("kill ", "grep ", "ls ", "dmesg ", "rm ", "findmnt ")
+_PROSE = ("answer at ", "look at the end of its log")
+_OURS = re.compile(r"breakranks stacks pid:(\d+)(.*)\Z")
+_SHELL = re.compile(r"[|;&<>]")
+_MOST = 6
+
+
+def at_host(case: Case, one: Look, reason: Reason) -> Reason:
+    """The same reason, with commands that say on which host."""
+    host = case.host_of(one.process)
+    if not host:
+        return reason
+    return reason._replace(next=tuple(_there(case, host, command) for command in reason.next))
+
+
+def on(host: str, command: str) -> str:
+    """
+    >>> on("n2", "kill -CONT 7"), on("n2", "dmesg | tail"), on("", "dmesg | tail")
+    ('ssh n2 kill -CONT 7', "ssh n2 'dmesg | tail'", 'dmesg | tail')
+    """
+    if not host:
+        return command
+    return f"ssh {shlex.quote(host)} {shlex.quote(command) if _SHELL.search(command) else command}"
+
+
+def to_continue(case: Case, ranks: RankSet) -> tuple[str, ...]:
+    """What lets stopped ranks run on, a line a host."""
+    pids: dict[str, list[int]] = {}
+    for rank in ranks:
+        one = case.ranks[rank]
+        if one.process.state == "T":
+            pids.setdefault(one.host if case.several else "", []).append(one.process.pid)
+    lines = [on(host, f"kill -CONT {' '.join(map(str, its))}") for host, its in pids.items()]
+    more = [f"# and on {len(lines) - _MOST} more hosts"] if len(lines) > _MOST else []
+    return (*lines[:_MOST], *more)
+
+
+def _there(case: Case, host: str, command: str) -> str:
+    ours = _OURS.match(command)
+    if ours is not None:
+        rank = case.by_pid.get((host, int(ours[1])))
+        if rank is not None and case.ranks[rank].process.pid == int(ours[1]):
+            return f"breakranks stacks --rank {rank}{ours[2]}"
+        return on(host, command)
+    if command.startswith(_PROSE):
+        return f"{command}, on {host}"
+    return on(host, command) if command.startswith(_COMMANDS) else command

@@ -1,0 +1,161 @@
+"""One carrier while it runs: its process, the lines that come out of it, and those that wait to get in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from breakranks.reach.lines import Reader, Said, Writer
+from breakranks.reach.ways import Carrier, inward
+
+_CHUNK = 1 << 18
+_ERRORS = 8_000  # bytes kept of what it complains of
+_END = 1.0  # seconds to end by itself when its input has ended
+_TERM = 2.0  # and when it was told to
+
+
+class Running:
+    """``outward`` and ``errors`` are to be watched for reading, ``inp`` for writing while ``waits``."""
+
+    def __init__(self, carrier: Carrier, nonce: str) -> None:
+        self.carrier = carrier
+        self.reader = Reader(nonce)
+        self._writer = Writer(nonce, carrier.piece)
+        self._waiting: deque[bytes] = deque()
+        self._runs: deque[tuple[str, ...]] = deque()  # commands that bring lines in, where stdin does not
+        self._bringing: subprocess.Popen[bytes] | None = None
+        self._stderr = b""
+        self.began = self.pinged = time.monotonic()
+        self.received = 0
+        # A session of its own: Ctrl-C is ours to handle, and all of it can be ended at once.
+        self.process = subprocess.Popen(
+            carrier.argv,
+            stdin=subprocess.DEVNULL if carrier.inward else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, **carrier.env},
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self.outward = self.process.stdout.fileno()
+        self.errors = self.process.stderr.fileno()
+        self.inp = -1
+        if self.process.stdin is not None:
+            self.inp = self.process.stdin.fileno()
+            os.set_blocking(self.inp, False)
+
+    # ---- out of it
+
+    def hear(self) -> Iterator[Said] | None:
+        """What came; None at its end."""
+        data = os.read(self.outward, _CHUNK)
+        self.received += len(data)
+        return self.reader.feed(data) if data else None
+
+    def complain(self) -> bool:
+        """Keep what it complains of; False at the end of that."""
+        data = os.read(self.errors, _CHUNK)
+        self._stderr = (self._stderr + data)[-_ERRORS:]
+        return bool(data)
+
+    @property
+    def text(self) -> str:
+        """All that was said and is not ours."""
+        return (self._stderr + b"\n" + self.reader.strays).decode(errors="replace").strip()
+
+    # ---- into it
+
+    def send(self, who: str, kind: bytes, body: bytes) -> None:
+        lines = self._writer.lines(who, kind, body)
+        if self.carrier.inward:
+            self._runs.extend(inward(self.carrier, lines.decode().splitlines()))
+            self.bring()
+        else:
+            self._waiting.append(lines)
+            self.write()
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def brings(self) -> bool:
+        """Whether a command that brings lines in is running: it is to be looked after."""
+        return self._bringing is not None
+
+    def write(self) -> None:
+        while self._waiting and self.inp >= 0:
+            lines = self._waiting[0]
+            try:
+                done = os.write(self.inp, lines[:_CHUNK])
+            except BlockingIOError:
+                return
+            except OSError:  # it has ended, which is told where it is read
+                self._waiting.clear()
+                return
+            if done < len(lines):
+                self._waiting[0] = lines[done:]
+            else:
+                self._waiting.popleft()
+
+    def bring(self) -> None:
+        """Run the next command that brings lines in, when the last has ended: their order must stay."""
+        if self._bringing is not None and self._bringing.poll() is None:
+            return
+        self._bringing = None
+        if self._runs:
+            self._bringing = subprocess.Popen(
+                self._runs.popleft(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **self.carrier.env},
+                start_new_session=True,
+            )
+
+    # ---- its end
+
+    def finish(self) -> None:
+        """Nothing more goes in: agents end by that, or by what was brought to them last, and it does then."""
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.write()
+            self.process.stdin.close()
+            self.inp = -1
+        until = time.monotonic() + _TERM
+        while self.brings and time.monotonic() < until:
+            time.sleep(0.01)
+            self.bring()
+
+    def end(self, until: float) -> int | None:
+        """Its exit status; it is ended if it has not by itself."""
+        for number, seconds in ((0, until - time.monotonic()), (signal.SIGTERM, _TERM), (signal.SIGKILL, _TERM)):
+            if number:
+                self._signal(number)
+            try:
+                self.process.wait(max(0.0, seconds))
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        if self._bringing is not None and self._bringing.poll() is None:
+            self._bringing.kill()
+            self._bringing.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        return self.process.returncode
+
+    def kill(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        """To all of its session: what it started goes with it."""
+        if self.process.returncode is None:
+            try:
+                os.killpg(self.process.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass

@@ -1,0 +1,495 @@
+"""The controller's end: an agent on every host of a plan, asked all at once, and those that do not answer.
+
+A thread of ours carries lines; whoever uses a :class:`Fleet` asks, and takes answers as they come. A host that cannot
+be reached, is late or goes away in between is *lost*, with the reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from breakranks.reach.carrying import Running
+from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
+from breakranks.reach.messages import PROTOCOL, Bye, Clock, Connect, Data, Hello, Ping, Reply, Report, Request, Shut
+from breakranks.reach.ways import Lost, Plan, diagnose
+
+_PING = 5.0
+_SILENT = 20.0  # seconds; an agent gives a sign of life more often
+_SHIPPING = 30.0  # more seconds for a host that gets our code first
+_CHUNK = 1 << 16
+_ENDING = 1.0
+_BUFFER = 1 << 22
+_FILES = 4  # open files a host
+
+
+class Station:
+    """One host. ``who`` is how it calls itself in its lines."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.who = ""
+        self.running: Running | None = None
+        self.hello: Hello | None = None
+        self.lost: Lost | None = None
+        self.until = float("inf")
+        self.clock = 0.0  # its clock less ours
+        self.clock_error = 0.0
+        self.pinged = 0.0
+        self.heard = 0.0
+        self.shipped = False
+
+
+class Fleet:
+    """Agents on hosts. ``supply`` gives what a host without our code needs, by what it said of itself."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        nonce: str,
+        deadline: float,
+        fanout: int = 64,
+        supply: Callable[[dict[str, object]], Iterator[bytes]],
+    ) -> None:
+        self.plan = plan
+        self.deadline = deadline
+        self._scheme = plan.name.partition(":")[0]
+        self._nonce = nonce
+        self._fanout = fanout
+        self._supply = supply
+        self.stations = {name: Station(name) for name in plan.hosts}
+        for name, lost in plan.lost.items():
+            self.stations.setdefault(name, Station(name)).lost = lost
+        self._pending = list(plan.carriers)[::-1]
+        self._running: list[Running] = []
+        self._numbers = itertools.count(1)
+        self._replies: dict[tuple[str, int], Reply] = {}
+        self._links: dict[int, tuple[Station, socket.socket]] = {}
+        self._changed = threading.Condition()
+        self._todo: list[Callable[[], None]] = []
+        self._selector = selectors.DefaultSelector()
+        self._awake, self._wake = os.pipe()
+        self._closing = False
+        self.newest = time.monotonic()  # when somebody last came or was lost
+        self._thread = threading.Thread(target=self._work, daemon=True, name="breakranks fleet")
+
+    def __enter__(self) -> Fleet:
+        _allow_files(_FILES * len(self.stations))
+        self._selector.register(self._awake, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- who is there
+
+    @property
+    def up(self) -> list[str]:
+        return [one.name for one in self.stations.values() if one.hello is not None and one.lost is None]
+
+    @property
+    def waiting(self) -> list[str]:
+        """Hosts that have not answered yet."""
+        return [one.name for one in self.stations.values() if one.hello is None and one.lost is None]
+
+    @property
+    def lost(self) -> dict[str, Lost]:
+        return {one.name: one.lost for one in self.stations.values() if one.lost is not None}
+
+    def wait(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Until something is so; False if it is not in time."""
+        with self._changed:
+            return self._changed.wait_for(done, seconds)
+
+    # ---- asking
+
+    def ask(self, requests: Mapping[str, Request], seconds: float) -> Iterator[tuple[str, Reply]]:
+        """Ask hosts, each its own; their answers as they come. One that does not answer in time is lost."""
+        number = next(self._numbers)
+        awaited = {name for name in requests if self.stations[name].lost is None}
+        self._later(lambda: self._ask({name: requests[name] for name in awaited}, number))
+        until = time.monotonic() + seconds
+        while awaited:
+            found = self._answers(awaited, number, until)
+            awaited -= found.keys()
+            awaited -= {name for name in awaited if self.stations[name].lost is not None}
+            yield from found.items()
+            if time.monotonic() >= until:
+                for name in awaited:
+                    self.lose(name, Lost(kind="timed-out", what=f"did not answer within {seconds:.0f} s", remedy=_BUSY))
+                return
+
+    def _answers(self, awaited: set[str], number: int, until: float) -> dict[str, Reply]:
+        """The next answers, when there are any, or somebody was lost, or the time is over."""
+
+        def some() -> bool:
+            return any((name, number) in self._replies or self.stations[name].lost is not None for name in awaited)
+
+        with self._changed:
+            self._changed.wait_for(some, max(0.0, until - time.monotonic()))
+            here = [name for name in awaited if (name, number) in self._replies]
+            return {name: self._replies.pop((name, number)) for name in here}
+
+    def lose(self, name: str, lost: Lost) -> None:
+        self._later(lambda: self._lose(self.stations[name], lost))
+
+    def connect(self, name: str, path: str) -> socket.socket:
+        """A link to the agent of a rank on that host, as a socket of ours."""
+        ours, theirs = socket.socketpair()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        theirs.settimeout(_ENDING)
+        self._later(lambda: self._connect(self.stations[name], path, theirs))
+        return ours
+
+    def close(self, wait: bool = True) -> None:
+        """Leave all hosts. Without waiting: begin to, and come back for the rest."""
+        self._closing = True
+        self._later(lambda: None)
+        if wait and self._thread.ident is not None:
+            self._thread.join(10.0)
+
+    def _later(self, do: Callable[[], None]) -> None:
+        """In the thread of the lines."""
+        self._todo.append(do)
+        os.write(self._wake, b".")
+
+    # ---- the thread of the lines
+
+    def _work(self) -> None:
+        try:
+            self._start()
+            while not self._closing:
+                self._turn()
+                self._start()
+                self._look_after()
+        except Exception as error:  # a bug of ours: nobody may wait for ever because of it
+            lost = Lost(kind="failed", what=f"unexpected {type(error).__name__}: {error}", remedy=_BUG)
+            with self._changed:
+                for one in self.stations.values():
+                    one.lost = one.lost or lost
+                self._changed.notify_all()
+            if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
+                raise
+        finally:
+            self._end()
+
+    def _start(self) -> None:
+        """Start carriers, but not more at a time than hosts may be on their way up."""
+        while self._pending and sum(one.running is not None for one in self._on_their_way()) < self._fanout:
+            carrier = self._pending.pop()
+            stations = [self.stations[name] for name in carrier.hosts if self.stations[name].lost is None]
+            try:
+                running = Running(carrier, self._nonce)
+            except OSError as error:
+                for one in stations:
+                    what = f"{carrier.argv[0]} cannot be started: {error.strerror}"
+                    many = error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+                    remedy = _TOO_MANY if many else f"Is {carrier.argv[0]} installed here?"
+                    self._lose(one, Lost(kind="failed", what=what, remedy=remedy))
+                continue
+            self._running.append(running)
+            self._selector.register(running.outward, selectors.EVENT_READ, (running, "out"))
+            self._selector.register(running.errors, selectors.EVENT_READ, (running, "err"))
+            for one in stations:
+                one.running = running
+                one.until = time.monotonic() + self.deadline
+
+    def _on_their_way(self) -> list[Station]:
+        return [one for one in self.stations.values() if one.hello is None and one.lost is None]
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(0.02 if any(one.brings for one in self._running) else 0.25):
+            if key.fd == self._awake:
+                os.read(self._awake, _CHUNK)
+                todo, self._todo = self._todo, []
+                for do in todo:
+                    do()
+            elif isinstance(key.data, int):
+                if key.data in self._links:
+                    self._carry(key.data)
+            else:
+                running, what = key.data
+                if running not in self._running:
+                    continue  # ended by what came before it in this turn
+                if what == "out":
+                    self._hear(running)
+                elif what == "err" and not running.complain():
+                    self._selector.unregister(running.errors)
+                elif what == "in":
+                    self._flush(running)
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        for running in self._running:
+            if running.brings:
+                running.bring()
+        for one in self._on_their_way():
+            if now > one.until:
+                self._late(one)
+        for one in self.stations.values():
+            if one.hello is not None and one.lost is None and now - one.heard > _SILENT:
+                what = f"has said nothing for {now - one.heard:.0f} s"
+                self._lose(one, Lost(kind="lost", what=what, remedy="Is it down, or the way to it?"))
+        for running in self._running:
+            if now - running.pinged > (_PING if not running.carrier.inward else 3 * _PING):
+                running.pinged = now
+                self._send(running, ALL, Ping())
+
+    def _late(self, one: Station) -> None:
+        text = one.running.text if one.running is not None else ""
+        lost = diagnose(self._scheme, one.name, None, text)
+        self._lose(one, lost)
+
+    # ---- what hosts say
+
+    def _hear(self, running: Running) -> None:
+        heard = running.hear()
+        if heard is None:
+            self._ended(running)
+            return
+        for said in heard:
+            if said.kind == JSON:
+                self._stage(running, said)
+            elif said.kind == MSGPACK:
+                try:
+                    report: Report = msgspec.msgpack.decode(said.body, type=Report)
+                except (msgspec.MsgspecError, ValueError, RecursionError):
+                    running.reader.broken += 1
+                    continue
+                self._report(running, said.who, report)
+
+    def _stage(self, running: Running, said: Said) -> None:
+        """Before an agent runs: it lacks our code, or cannot run at all."""
+        try:
+            stage = json.loads(said.body)
+        except ValueError:
+            return
+        if not isinstance(stage, dict):
+            return
+        one = self._station(running, said.who)
+        word = stage.get("stage")
+        if word == "need":
+            if one is not None:
+                one.until = time.monotonic() + self.deadline + _SHIPPING
+                one.shipped = True
+            for body in self._supply(stage):
+                running.send(said.who, body[:1], body[1:])
+            self._flush(running)
+        elif word == "no-python" and one is not None:
+            found = ", ".join(map(str, stage.get("found") or ())) or "none"
+            what = f"no Python 3.10 or newer there (found: {found})"
+            self._lose(one, Lost(kind="no-python", what=what, remedy=_PYTHON))
+        elif word == "failed" and one is not None:
+            self._lose(one, Lost(kind="failed", what=str(stage.get("what"))[:500], remedy=str(stage.get("help") or "")))
+
+    def _station(self, running: Running, who: str, aliases: tuple[str, ...] = ()) -> Station | None:
+        names = running.carrier.hosts
+        if len(names) == 1:
+            one = self.stations[names[0]]
+            one.who = who
+            return one
+        for name in names:
+            if self.stations[name].who == who:
+                return self.stations[name]
+        for word in (*aliases, who):
+            for name in names:
+                plain = name.rpartition("@")[2]
+                if word == plain or word.partition(".")[0] == plain.partition(".")[0]:
+                    self.stations[name].who = who
+                    return self.stations[name]
+        return None
+
+    def _report(self, running: Running, who: str, report: Report) -> None:
+        one = self._station(running, who, report.aliases if isinstance(report, Hello) else ())
+        if one is None:
+            return
+        one.heard = time.monotonic()
+        if isinstance(report, Hello):
+            self._meet(running, one, report)
+        elif isinstance(report, Clock):
+            self._set_clock(one, report)
+        elif isinstance(report, Data):
+            self._deliver(report)
+        elif isinstance(report, Shut):
+            self._shut(report.link, told=True)
+        else:
+            with self._changed:
+                self._replies[one.name, report.id] = report
+                self._changed.notify_all()
+
+    def _meet(self, running: Running, one: Station, hello: Hello) -> None:
+        twin = next((o for o in self.stations.values() if o.hello is not None and o.hello.same == hello.same), None)
+        if hello.protocol != PROTOCOL:
+            lost = Lost(kind="failed", what=f"speaks protocol {hello.protocol}, not {PROTOCOL}", remedy=_VERSION)
+            self._lose(one, lost)
+        elif twin is not None and twin is not one:
+            self._lose(one, Lost(kind="failed", what=f"is the same host as {twin.name}", remedy="Name it once."))
+        else:
+            one.clock, one.clock_error = hello.time - time.time(), self.deadline
+            with self._changed:
+                one.hello = hello
+                self.newest = time.monotonic()
+                self._changed.notify_all()
+            if not running.carrier.inward:
+                one.pinged = time.time()
+                self._send(running, who_of(one), Ping())
+
+    def _set_clock(self, one: Station, clock: Clock) -> None:
+        """By the first ping, which went to it alone: half the way there and back is what we cannot know."""
+        sent, one.pinged = one.pinged, 0.0
+        if sent:
+            now = time.time()
+            one.clock, one.clock_error = clock.time - (now + sent) / 2, abs(now - sent) / 2
+
+    def _ended(self, running: Running) -> None:
+        """A carrier has ended, and all who came by it are lost."""
+        while running.errors in self._selector.get_map() and running.complain():
+            pass
+        self._forget(running)
+        status = running.end(time.monotonic() + _ENDING)
+        for name in running.carrier.hosts:
+            one = self.stations[name]
+            if one.lost is None and one.running is running:
+                lost = diagnose(self._scheme, name, status, running.text)
+                if one.hello is not None:
+                    lost = replace(lost, kind="lost", what=f"went away: {lost.what}")
+                self._lose(one, lost)
+
+    def _lose(self, one: Station, lost: Lost) -> None:
+        if one.lost is not None:
+            return
+        with self._changed:
+            one.lost = lost
+            self.newest = time.monotonic()
+            self._changed.notify_all()
+        for number, (station, _) in list(self._links.items()):
+            if station is one:
+                self._shut(number, told=True)
+        running = one.running
+        if running is not None and len(running.carrier.hosts) == 1 and running in self._running:
+            self._forget(running)
+            running.kill()
+            running.end(time.monotonic())
+
+    def _forget(self, running: Running) -> None:
+        if running in self._running:
+            self._running.remove(running)
+        for fd in (running.outward, running.errors, running.inp):
+            if fd >= 0 and fd in self._selector.get_map():
+                self._selector.unregister(fd)
+
+    # ---- what they are told
+
+    def _ask(self, requests: dict[str, Request], number: int) -> None:
+        by_carrier: dict[int, list[str]] = {}
+        for name in requests:
+            one = self.stations[name]
+            if one.running is not None and one.lost is None:
+                by_carrier.setdefault(id(one.running), []).append(name)
+        for running in list(self._running):
+            names = by_carrier.get(id(running), [])
+            same = names and all(requests[name] == requests[names[0]] for name in names)
+            # A word to all of a carrier's hosts goes out once. Those that were lost may hear it, too.
+            if same and len(names) == len(running.carrier.hosts):
+                self._send(running, ALL, replace(requests[names[0]], id=number))
+                continue
+            for name in names:
+                request = replace(requests[name], id=number)
+                self._send(running, who_of(self.stations[name]), request)
+
+    def _send(self, running: Running, who: str, request: Request) -> None:
+        running.send(who, MSGPACK, msgspec.msgpack.encode(request))
+        self._flush(running)
+
+    def _flush(self, running: Running) -> None:
+        running.write()
+        known = running.inp >= 0 and running.inp in self._selector.get_map()
+        if running.waits and not known and running.inp >= 0:
+            self._selector.register(running.inp, selectors.EVENT_WRITE, (running, "in"))
+        elif known and not running.waits:
+            self._selector.unregister(running.inp)
+
+    # ---- links
+
+    def _connect(self, one: Station, path: str, theirs: socket.socket) -> None:
+        if one.lost is not None or one.running is None:
+            theirs.close()
+            return
+        number = next(self._numbers)
+        self._links[number] = (one, theirs)
+        self._selector.register(theirs, selectors.EVENT_READ, number)
+        self._send(one.running, who_of(one), Connect(0, number, path))
+
+    def _carry(self, number: int) -> None:
+        one, theirs = self._links[number]
+        try:
+            data = theirs.recv(_CHUNK)
+        except OSError:
+            data = b""
+        if not data:
+            self._shut(number)
+        elif one.running is not None:
+            self._send(one.running, who_of(one), Data(number, data))
+
+    def _deliver(self, report: Data) -> None:
+        if report.link in self._links:
+            try:
+                self._links[report.link][1].sendall(report.data)
+            except OSError:
+                self._shut(report.link)
+
+    def _shut(self, number: int, *, told: bool = False) -> None:
+        known = self._links.pop(number, None)
+        if known is None:
+            return
+        one, theirs = known
+        self._selector.unregister(theirs)
+        theirs.close()
+        if not told and one.running is not None and one.lost is None:
+            self._send(one.running, who_of(one), Shut(number))
+
+    def _end(self) -> None:
+        for number in list(self._links):
+            self._shut(number)
+        for running in self._running:
+            if running.carrier.inward:
+                self._send(running, ALL, Bye())
+            self._flush(running)
+            running.finish()
+        until = time.monotonic() + _ENDING
+        for running in self._running:
+            running.end(until)
+
+
+def _allow_files(number: int) -> None:
+    """A host takes a few open files, and shells often allow a thousand in all, where the system allows many more."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + 200
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def who_of(one: Station) -> str:
+    return one.who or ALL
+
+
+_TOO_MANY = "This machine allows no more at a time: ulimit -n, ulimit -u. Name fewer hosts, or raise them."
+_BUSY = "Is it overloaded? Give it longer: --deadline 30"
+_BUG = "This is a bug of breakranks, not of your job: BREAKRANKS_DEBUG=1 shows where."
+_PYTHON = "Name one that is there: --python /path/to/python3, or what makes one known: --setup 'module load python'"
+_VERSION = "Have the same version of breakranks on both sides, or none there."

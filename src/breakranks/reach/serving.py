@@ -1,0 +1,179 @@
+"""What an agent does for its controller, on its own host: find jobs, look at them, get into their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from breakranks.errors import BreakranksError, NoJobError
+from breakranks.jobs.find import Found, FoundJob, find_jobs
+from breakranks.observe.stacks import threads_of
+from breakranks.observe.table import Table, read_table
+from breakranks.rankset import RankSet
+from breakranks.reach.local import Session
+from breakranks.reach.messages import (
+    Agents,
+    Attach,
+    Attached,
+    Check,
+    Checked,
+    End,
+    Ended,
+    Eval,
+    Failed,
+    Find,
+    Jobs,
+    Look,
+    Reply,
+    Request,
+    Sample,
+    Taken,
+    Told,
+)
+
+
+class Service:
+    """``sockets`` are those that it has told of: a link may go to them and to nothing else."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, FoundJob] = {}
+        self._session: Session | None = None
+        self.sockets: set[str] = set()
+        self._brought: list[Any] = []
+        self._answers: dict[type, Callable[[Any], Reply]] = {
+            Find: self._find,
+            Sample: self._sample,
+            Attach: self._attach,
+            Eval: self._eval,
+            Agents: self._agents,
+            End: self._end,
+            Check: self._check,
+        }
+
+    def answer(self, request: Request) -> Reply:
+        """The answer to a request. Whatever goes wrong is an answer too."""
+        number: int = getattr(request, "id", 0)
+        try:
+            return self._answers[type(request)](request)
+        except BreakranksError as error:
+            return Failed(number, error.message, error.help)
+        except Exception as error:
+            return Failed(
+                number, f"unexpected {type(error).__name__}: {error}", "This is a bug of breakranks, not of your job."
+            )
+
+    def close(self) -> None:
+        """Nothing of ours stays: what is looked at goes on, and agents that were brought in leave."""
+        self._end_look()
+        if self._brought:
+            from breakranks.debug.attach import wait_for_leave
+
+            wait_for_leave(self._brought)
+
+    # ---- looking
+
+    def _find(self, request: Find) -> Jobs:
+        table = read_table()
+        found = find_jobs(table, stack_of=threads_of)
+        if request.pids:
+            from breakranks.jobs.targets import job_of_pids
+
+            found = Found((job_of_pids(table, request.pids, found=found),))
+        if request.slurm is not None:
+            found = found._replace(jobs=tuple(job for job in found.jobs if _of_slurm(table, job, *request.slurm)))
+        self._jobs = {job.job.key: job for job in found.jobs}
+        return Jobs(request.id, found)
+
+    def _job(self, key: str) -> FoundJob:
+        job = self._jobs.get(key)
+        if job is None:
+            raise NoJobError(f"there is no job {key!r} on this host")
+        return job
+
+    def _sample(self, request: Sample) -> Taken:
+        from breakranks.snapshot.file import pack
+
+        if request.look is not None:
+            self._look(request.look)
+        session = self._session
+        if session is None:
+            raise NoJobError("no job is being looked at")
+        if request.samples:
+            session.sample(native=request.native, recorders=request.recorders)
+        if request.visit:
+            session.visit(all_ranks=request.visit == "all")
+        return Taken(request.id, pack(session.snapshot(request.keep or None)))
+
+    def _look(self, look: Look) -> None:
+        self._end_look()
+        session = Session(self._job(look.key), ranks=_ranks(look.ranks), details=look.details)
+        self._session = session.__enter__()
+
+    def _end_look(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.__exit__(None)
+
+    # ---- getting in
+
+    def _attach(self, request: Attach) -> Attached:
+        from breakranks.debug.attach import attach
+
+        found = attach(self._job(request.key), _ranks(request.ranks), deadline=request.deadline)
+        self.sockets.update(one.path for one in found.agents)
+        self._brought += found.agents
+        return Attached(request.id, _plain(found.agents), _plain(found.unreached))
+
+    def _agents(self, request: Agents) -> Attached:
+        from breakranks.debug.link import find_agents
+
+        found = find_agents()
+        self.sockets.update(one.path for one in found)
+        return Attached(request.id, _plain(found))
+
+    def _eval(self, request: Eval) -> Told:
+        from breakranks.debug.asking import Question, ask
+
+        question = Question(**request.question)
+        told = ask(
+            self._job(request.key),
+            _ranks(request.ranks),
+            question,
+            deadline=request.deadline,
+            takers=RankSet.parse(request.takers),
+        )
+        return Told(request.id, _plain(told))
+
+    def _end(self, request: End) -> Ended:
+        from breakranks.debug.ending import end_job
+
+        self._end_look()
+        pids = set(request.pids)
+        job = next((one for one in self._find(Find(0)).found.jobs if pids & {rank.pid for rank in one.ranks}), None)
+        ranks = [rank.pid for rank in job.ranks] if job is not None else []
+        left = end_job(job.job.launcher_pid if job is not None else 0, sorted({*pids, *ranks}))
+        return Ended(request.id, tuple(left))
+
+    def _check(self, request: Check) -> Checked:
+        from breakranks.reach.ladder import climb
+
+        found = self._find(Find(request.id, request.slurm)).found
+        return Checked(request.id, climb(found))
+
+
+def _ranks(text: str | None) -> RankSet | None:
+    return None if text is None else RankSet.parse(text)
+
+
+def _plain(values: Any) -> tuple[dict[str, Any], ...]:
+    return tuple(msgspec.to_builtins(one) for one in values)
+
+
+def _of_slurm(table: Table, job: FoundJob, number: str, step: str) -> bool:
+    """Whether a job's processes are those of a Slurm job, or of one step of it."""
+    pids = [rank.pid for rank in job.ranks] or [job.job.launcher_pid]
+    environ = table.environ(pids[0]) or {}
+    same = environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID")) == number
+    return same and (not step or environ.get("SLURM_STEP_ID") == step)

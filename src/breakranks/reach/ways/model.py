@@ -1,0 +1,57 @@
+"""What a way to a host is made of: plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+PIECE = 48_000  # bytes of a message in a line, where a carrier is of one host
+SHORT_PIECE = 600  # where it is of many, whose lines must not be cut by what carries them
+
+# (piece, fifo) to the command that starts an agent on a host.
+Remote = Callable[[int, bool], tuple[str, ...]]
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line. ``ssh_options`` are words as for a shell: ``-p 2222 -i key``."""
+
+    ssh_config: str | None = None
+    ssh_options: str | None = None
+    python: str | None = None
+    setup: str | None = None
+    sudo: bool = False
+    deadline: float = 10.0
+    fanout: int = 64
+
+
+class Carrier(Struct, frozen=True, kw_only=True):
+    """One local process that carries the lines of one host, or of many; to be started without a terminal.
+
+    ``env`` is added to its environment. If ``inward`` is empty, lines for the hosts go to its stdin; else see
+    :func:`breakranks.reach.ways.inward`.
+    """
+
+    hosts: tuple[str, ...]
+    argv: tuple[str, ...]
+    piece: int
+    env: dict[str, str] = {}
+    inward: tuple[str, ...] = ()
+
+
+class Lost(Struct, frozen=True, kw_only=True):
+    """A host that is not seen. ``kind``: unreachable, refused, no-python, timed-out, failed."""
+
+    kind: str
+    what: str
+    remedy: str
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """``slurm``: the job, and the step or "", whose processes count. ``name`` is how a person writes the target."""
+
+    name: str
+    hosts: tuple[str, ...]
+    carriers: tuple[Carrier, ...]
+    lost: dict[str, Lost] = {}
+    slurm: tuple[str, str] | None = None

@@ -1,0 +1,112 @@
+"""``mpi:HOSTFILE``: one mpirun a host, by whatever way mpirun has there (ssh, or the site's own).
+
+Lines of any length pass whole both ways, and when mpirun is killed the agent's stdin ends. mpirun itself opens a
+port for its daemons, as it does for the job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from breakranks.errors import UsageError
+from breakranks.reach.ways.model import PIECE, Carrier, Options, Plan, Remote
+from breakranks.reach.ways.nodes import checked, shortened
+from breakranks.reach.ways.ssh import ssh_arguments
+from breakranks.reach.ways.tools import ask, spaced, without
+
+_REMEDY = "Run it where mpirun works, or use ssh: with the same hosts."
+_LINES = "A host a line, as mpirun reads it: n1 slots=8, or n1:8, or n1"
+_BIGGEST = 4_000_000  # bytes of a file of hosts
+_SLOTS = re.compile(r"([^:]+):[0-9]+")  # of a name with one colon; IPv6 has more
+
+
+def plan_mpi(path: str, options: Options, remote: Remote) -> Plan:
+    """A mpirun a host of the file."""
+    hosts = read_hostfile(path)
+    start = _flavour(options.deadline)
+    command = remote(PIECE, False)
+    # mpirun in a process of an MPI job would join that job.
+    clean = without(("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_", "HYDRA_"))
+    carriers = (Carrier(hosts=(host,), argv=(*clean, *start(host, options), *command), piece=PIECE) for host in hosts)
+    return Plan(name=f"mpi:{path}", hosts=hosts, carriers=tuple(carriers))
+
+
+def read_hostfile(path: str) -> tuple[str, ...]:
+    """The hosts of a file that mpirun reads; raises UsageError."""
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            text = file.read(_BIGGEST + 1)
+    except OSError as error:
+        raise UsageError(f"the file of hosts {path} cannot be read: {error.strerror}", _LINES) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a file of hosts: it is not text", _LINES) from error
+    if len(text) > _BIGGEST:
+        raise UsageError(f"{path} is not a file of hosts: it is too long", _LINES)
+    names = parse_hostfile(text)
+    if not names:
+        raise UsageError(f"{path} names no host", _LINES)
+    try:
+        return checked(names, path)
+    except UsageError as error:
+        raise UsageError(f"{path} is not a file of hosts: {error.message}", _LINES) from error
+
+
+def parse_hostfile(text: str) -> list[str]:
+    """The first word of each line, without a number of slots; a host with none (``slots=0``) is left out.
+
+    >>> parse_hostfile("n1 slots=2 # fast\\n# n9\\nn2:4\\nann@n3\\n")
+    ['n1', 'n2', 'ann@n3']
+    """
+    names: list[str] = []
+    for line in text.splitlines():
+        words = line.partition("#")[0].replace("=", " = ").split()
+        if not words or _slots(words[1:]) == "0":
+            continue
+        match = _SLOTS.fullmatch(words[0])
+        names.append(match[1] if match else shortened(words[0]))
+    return names
+
+
+def _slots(words: list[str]) -> str:
+    for name, equals, value in zip(words, words[1:], words[2:], strict=False):
+        if name in ("slots", "count") and equals == "=":
+            return value
+    return ""
+
+
+def _flavour(deadline: float) -> Callable[[str, Options], tuple[str, ...]]:
+    said = ask(("mpirun", "--version"), deadline, _REMEDY).out
+    if "HYDRA" in said or "Intel(R) MPI" in said:
+        return _hydra
+    found = re.search(r"(?:Open MPI\)|prterun|mpirun)\D*(\d+)\.", said)
+    return _open_mpi_5 if found and int(found[1]) >= 5 else _open_mpi
+
+
+def _open_mpi(host: str, options: Options) -> tuple[str, ...]:
+    return (*_common(), "--oversubscribe", "--mca", "plm_rsh_args", _ssh(host, options), "--host", _bare(host))
+
+
+def _open_mpi_5(host: str, options: Options) -> tuple[str, ...]:
+    placed = ("--map-by", ":oversubscribe")
+    return (*_common(), *placed, "--prtemca", "plm_ssh_args", _ssh(host, options), "--host", _bare(host))
+
+
+def _common() -> tuple[str, ...]:
+    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return ("mpirun", *root, "-np", "1", "--bind-to", "none", "--wdir", "/")
+
+
+def _hydra(host: str, options: Options) -> tuple[str, ...]:
+    extra = f"HYDRA_LAUNCHER_EXTRA_ARGS={_ssh(host, options)}"
+    return ("env", extra, "mpirun", "-hosts", _bare(host), "-n", "1", "-bind-to", "none", "-wdir", "/")
+
+
+def _ssh(host: str, options: Options) -> str:
+    user = host.rpartition("@")[0]
+    return spaced((*ssh_arguments(options), *((f"-l{user}",) if user else ())), "mpirun")
+
+
+def _bare(host: str) -> str:
+    return host.rpartition("@")[2]

@@ -1,0 +1,88 @@
+"""``ssh:NODESET``: one ssh a host. Keys, users, jumps and addresses are ssh's own business (``~/.ssh/config``)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from breakranks.errors import UsageError
+from breakranks.reach.ways.model import PIECE, Carrier, Options, Plan, Remote
+from breakranks.reach.ways.nodes import hosts_of
+from breakranks.reach.ways.tools import need
+
+# Of ssh's options: those with a value, and those that would take the channel away from us.
+_VALUED = frozenset("BbcDEeFIiJLlmOopPQRSWw")
+_FORBIDDEN = frozenset("fNnstMGVQOW")
+# The ssh to a jump host, which ours starts, is not told BatchMode.
+NO_PROMPT = {"SSH_ASKPASS_REQUIRE": "never"}
+_INSTALL = "Install it: apt-get install openssh-client, or dnf install openssh-clients"
+
+# First, so that nothing takes them away: of a setting that is given twice, ssh takes the first.
+# No prompt, ever. A connection that is shared already is used, but no process is left behind to share this one.
+# A command or forwarded ports of the configuration are for people.
+_OURS = (
+    *("-a", "-x", "-T"),
+    *("-oBatchMode=yes", "-oControlMaster=no", "-oRemoteCommand=none", "-oClearAllForwardings=yes"),
+)
+
+
+def plan_ssh(where: str, options: Options, remote: Remote) -> Plan:
+    """A ssh a host."""
+    hosts = hosts_of(where, "ssh")
+    need("ssh", _INSTALL)
+    prefix = ("ssh", *ssh_arguments(options))
+    command = shlex.join(remote(PIECE, False))
+    carriers = (
+        Carrier(hosts=(host,), argv=(*prefix, "--", host, command), piece=PIECE, env=NO_PROMPT) for host in hosts
+    )
+    return Plan(name=f"ssh:{where}", hosts=hosts, carriers=tuple(carriers))
+
+
+def ssh_arguments(options: Options) -> tuple[str, ...]:
+    """Options for ssh, whoever starts it.
+
+    ssh is to give up connecting a little before our own deadline, because it says why. A host that dies
+    in mid-session is noticed after half a minute.
+    """
+    patience = max(1, int(options.deadline * 0.8))
+    return (
+        *_OURS,
+        *_config(options.ssh_config),
+        *user_options(options.ssh_options),
+        f"-oConnectTimeout={patience}",
+        *("-oServerAliveInterval=10", "-oServerAliveCountMax=3"),
+    )
+
+
+def _config(path: str | None) -> tuple[str, ...]:
+    if not path:
+        return ()
+    path = os.path.abspath(os.path.expanduser(path))  # one that mpirun starts has another folder
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"--ssh-config: {path} cannot be read", "It is a file as ~/.ssh/config is.")
+    return ("-F", path)
+
+
+def user_options(text: str | None) -> tuple[str, ...]:
+    """The words of ``--ssh-options``; raises UsageError for what is no option, as ssh would take it for a host.
+
+    >>> user_options("-p 2222 -oUser=ann")
+    ('-p', '2222', '-oUser=ann')
+    """
+    example = 'For example: --ssh-options "-p 2222 -i ~/.ssh/cluster -oStrictHostKeyChecking=accept-new"'
+    try:
+        words = shlex.split(text or "")
+    except ValueError as error:
+        raise UsageError(f"--ssh-options: {error} in {text!r}", example) from error
+    rest = iter(words)
+    for word in rest:
+        if len(word) < 2 or word[0] != "-" or word == "--":
+            raise UsageError(f"--ssh-options: {word!r} is not an option of ssh", example)
+        for place, letter in enumerate(word[1:], 1):
+            if letter in _FORBIDDEN:
+                raise UsageError(f"--ssh-options: -{letter} would take away the channel that is needed", example)
+            if letter in _VALUED:
+                if place == len(word) - 1 and next(rest, None) is None:
+                    raise UsageError(f"--ssh-options: -{letter} wants a value", example)
+                break
+    return tuple(words)

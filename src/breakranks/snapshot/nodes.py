@@ -1,0 +1,61 @@
+"""Names of hosts, written folded as ClusterShell writes them: ``n[1-3,7]``. Pure, linear but for sorting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_NUMBER = re.compile(r"(\d+)")
+
+
+def fold(names: Iterable[str]) -> str:
+    """Host names as one short text. Padding is kept; what has no number stands for itself.
+
+    >>> fold(["n3", "n1", "n2", "login", "gpu01", "gpu02", "r1n2", "r1n1", "r2n1", "r2n2"])
+    'gpu[01-02],login,n[1-3],r[1-2]n[1-2]'
+    """
+    shapes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name in dict.fromkeys(names):
+        # The colons of IPv6: its digits are no decimal numbers.
+        parts = _NUMBER.split(name) if ":" not in name else [name]
+        shapes.setdefault(tuple(parts[::2]), []).append(tuple(parts[1::2]))
+    found: list[str] = []
+    for texts, numbers in sorted(shapes.items()):
+        for fields in _folded(numbers, len(texts) - 1):
+            found.append(texts[0] + "".join(f"{field}{text}" for field, text in zip(fields, texts[1:], strict=True)))
+    return ",".join(found)
+
+
+def _folded(rows: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """Rows of numbers with those folded that differ in one place only, the last place first."""
+    for place in reversed(range(width)):
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for row in rows:
+            alike.setdefault(row[:place] + row[place + 1 :], []).append(row[place])
+        rows = [(*rest[:place], _numbers(values), *rest[place:]) for rest, values in alike.items()]
+    return sorted(rows, key=_order)
+
+
+def _order(row: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    return tuple((int(_NUMBER.findall(field)[0]), field) for field in row)
+
+
+def _numbers(values: list[str]) -> str:
+    if len(values) == 1:
+        return values[0]
+    padded = {len(value) for value in values if value.startswith("0") and len(value) > 1}
+    by_width: dict[int, list[str]] = {}
+    for value in values:
+        by_width.setdefault(len(value) if len(value) in padded else 0, []).append(value)
+    return "[" + ",".join(part for width in sorted(by_width) for part in _runs(by_width[width])) + "]"
+
+
+def _runs(values: list[str]) -> list[str]:
+    ordered = sorted(values, key=int)
+    runs: list[list[str]] = []
+    for value in ordered:
+        if runs and int(value) == int(runs[-1][-1]) + 1:
+            runs[-1] = [runs[-1][0], value]
+        else:
+            runs.append([value])
+    return ["-".join(run) for run in runs]

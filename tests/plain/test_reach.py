@@ -1,0 +1,259 @@
+"""One host by way of `exec:`, which is this machine: agents are real processes, and so are those they look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+HOST = "exec:env BREAKRANKS_TEST={host}@here"
+JOB = """
+import os, threading, time
+def load_batch():
+    path = "/mnt/shard-0007"
+    time.sleep(1000)
+def step():
+    load_batch()
+open(os.environ["READY"] + os.environ["RANK"], "w").close()
+step()
+"""
+TALK = ("-c", "import sys; sys.stdout.write(sys.stdin.read())")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[list[int]]:
+    """Two ranks of a job of its own; their pids."""
+    program = tmp_path / "train.py"
+    program.write_text(JOB)
+    port = str(20_000 + os.getpid() % 20_000)
+    ranks = []
+    try:
+        for rank in ("0", "1"):
+            env = {**os.environ, "RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
+            env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "READY": str(tmp_path / "ready")}
+            ranks.append(subprocess.Popen([sys.executable, str(program)], env=env, stdin=subprocess.DEVNULL))
+        until = time.monotonic() + 20
+        while not all((tmp_path / f"ready{rank}").exists() for rank in "01"):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield [one.pid for one in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
+            one.wait()
+
+
+@pytest.fixture
+def br(tmp_path: Path, job: list[int]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    key = f"python-{20_000 + os.getpid() % 20_000}"
+
+    def call(command: str, *words: str, target: str = HOST, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        which = [] if command == "hosts" else ["--job", key]
+        return subprocess.run(
+            [sys.executable, "-m", "breakranks", command, target, *which, *words],
+            env={**os.environ, "BREAKRANKS_RUN": str(run), "BREAKRANKS_DEBUG": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return call
+
+
+Br = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_ps_and_stacks(br: Br, job: list[int]) -> None:
+    listed = br("ps", "--json")
+    assert listed.returncode == 0, listed.stderr
+    [found] = json.loads(listed.stdout)["jobs"]
+    assert [(rank["rank"], rank["host"], rank["pid"]) for rank in found["processes"]] == [
+        (0, "here", job[0]),
+        (1, "here", job[1]),
+    ]
+    shown = br("stacks")
+    assert shown.returncode == 0, shown.stderr
+    assert "load_batch" in shown.stdout and "[0-1]" in shown.stdout
+
+
+def test_one_rank_of_it(br: Br) -> None:
+    shown = br("stacks", "--json", "--rank", "1")
+    assert shown.returncode == 0, shown.stderr
+    assert [one["ranks"] for one in json.loads(shown.stdout)["classes"]] == ["1"]
+    wrong = br("stacks", "--rank", "7")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "rank 7 is not in this job" in wrong.stderr
+
+
+def test_a_snapshot_says_what_why_said(br: Br, tmp_path: Path) -> None:
+    file = tmp_path / "hang.brk"
+    first = br("why", "--json", "--save", str(file), "--patience", "0")
+    assert first.returncode in (0, 1), first.stderr
+    again = br("why", "--json", target=str(file))
+    one, two = json.loads(first.stdout), json.loads(again.stdout)
+    assert one["classes"] == two["classes"]
+    assert one["verdict"] == two["verdict"]
+    assert (file.stat().st_mode & 0o777) == 0o600
+
+
+def test_eval_attach_and_leave(br: Br, job: list[int]) -> None:
+    told = br("eval", "path", "--json")
+    assert told.returncode == 0, told.stderr
+    [answer] = json.loads(told.stdout)["answers"]
+    assert (answer["ranks"], answer["value"]) == ("0-1", "'/mnt/shard-0007'")
+    asked = br("attach", "-c", "p path", "--json")
+    assert asked.returncode == 0, asked.stderr
+    [line] = [json.loads(line) for line in asked.stdout.splitlines() if '"answers"' in line]
+    assert [(one["ranks"], one["text"].strip()) for one in line["answers"]] == [("0-1", "'/mnt/shard-0007'")]
+    for pid in job:  # nothing of ours is left in them
+        names = {Path(f"/proc/{pid}/task/{tid}/comm").read_text() for tid in os.listdir(f"/proc/{pid}/task")}
+        assert names == {Path(f"/proc/{pid}/comm").read_text()}
+
+
+def test_top_once(br: Br) -> None:
+    shown = br("top", "--once")
+    assert shown.returncode in (0, 1), shown.stderr
+    assert "load_batch" in shown.stdout
+
+
+def test_hosts_says_how_far_each_goes(br: Br) -> None:
+    found = json.loads(br("hosts", "--json").stdout)
+    [host] = found["hosts"]
+    assert host["host"] == "here"
+    assert host["stops_at"] is None
+    assert [step["step"] for step in host["steps"]] == ["log in", "python", "run", "processes", "ranks", "stacks"]
+    lost = br("hosts", target="exec:false {host}@here")
+    assert lost.returncode == 2
+    assert "log in" in lost.stdout and "stops here" in lost.stdout
+    missing = br("hosts", target="exec:/nonexistent/tool {host}@here")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "/nonexistent/tool" in missing.stderr
+
+
+def test_the_same_host_twice_is_seen_once(br: Br) -> None:
+    done = br("stacks", "--json", target="exec:env BREAKRANKS_TEST={host}@here,there")
+    assert done.returncode == 0, done.stderr
+    assert [one["ranks"] for one in json.loads(done.stdout)["classes"]] == ["0-1"]
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("false {host}", "none of the hosts"),
+        ("sh -c 'echo no way in >&2; exit 7' {host}", "no way in"),
+        (f"{sys.executable} -c print('@br1') {{host}}", "none of the hosts"),
+    ],
+)
+def test_no_host_is_a_clear_word(br: Br, template: str, words: str) -> None:
+    done = br("stacks", target=f"exec:{template}@here")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_host_that_says_nothing_costs_the_deadline(br: Br) -> None:
+    began = time.monotonic()
+    done = br("stacks", "--deadline", "1.5", target="exec:sh -c 'exec sleep 100' {host}@here")
+    assert done.returncode == 2
+    assert time.monotonic() - began < 30
+    assert "here" in done.stderr
+
+
+def children(pid: int) -> list[int]:
+    """Those that any thread of it started."""
+    found: list[int] = []
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(one) for one in tasks.read_text().split()]
+        except OSError:
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    below = children(pid)
+    return below + [other for one in below for other in descendants(one)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_agent_ends_with_its_controller(tmp_path: Path, job: list[int], number: int) -> None:
+    key = f"python-{20_000 + os.getpid() % 20_000}"
+    controller = subprocess.Popen(
+        [sys.executable, "-m", "breakranks", "top", HOST, "--job", key],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert controller.stdout is not None
+        assert "job python" in controller.stdout.readline()
+        below = descendants(controller.pid)
+        assert below
+        controller.send_signal(number)
+        controller.stdout.read()
+        controller.wait(20)
+        until = time.monotonic() + 15
+        while any(Path(f"/proc/{pid}").exists() for pid in below):
+            assert time.monotonic() < until, [Path(f"/proc/{pid}/cmdline").read_text() for pid in below]
+            time.sleep(0.05)
+    finally:
+        controller.kill()
+        controller.wait()
+    for pid in job:
+        assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+
+
+def listeners() -> set[str]:
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                found.add(words[1])
+    return found
+
+
+def test_nothing_listens(job: list[int]) -> None:
+    key = f"python-{20_000 + os.getpid() % 20_000}"
+    before = listeners()
+    controller = subprocess.Popen(
+        [sys.executable, "-m", "breakranks", "top", HOST, "--job", key],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert controller.stdout is not None
+        assert "job python" in controller.stdout.readline()
+        sockets = {os.readlink(fd) for pid in [controller.pid, *descendants(controller.pid)] for fd in handles(pid)}
+        inodes = {one[8:-1] for one in sockets if one.startswith("socket:")}
+        for table in ("tcp", "tcp6", "udp", "udp6"):
+            rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+            assert not inodes & {row[9] for row in rows}
+    finally:
+        controller.terminate()
+        controller.wait(20)
+    with socket.socket() as probe:  # that the look at listeners sees one
+        probe.bind(("127.0.0.1", 0))
+        probe.listen()
+        assert listeners() - before
+
+
+def handles(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []

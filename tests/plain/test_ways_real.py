@@ -1,0 +1,499 @@
+"""Every way really gets there: ssh, pdsh, srun, mpirun and a template, to real hosts, and what is said when it does not.
+
+What is run there is no agent but a few lines of Python that stand for one: they answer what they hear.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.rigs.nodes import Nodes
+from tests.rigs.slurm import Slurm
+
+from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, UsageError
+from breakranks.jobs.targets import Hosts, parse_target
+from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan, slurm
+
+NONCE = "0123456789abcdef"
+STRANGE = ("a  b", "*", "$HOME", "`id`", "%h %n %%", "é!", "'\"\\", "")
+
+# Says who and where it is, and what it was given; then echoes each line that it hears, by its length and sum.
+# With a number, it first sends so many long lines, in odd portions. In mode "fifo" it hears through a fifo.
+AGENT = r"""
+import hashlib, json, os, select, sys
+mode, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def say(**what):
+    os.write(1, b"@br1 " + json.dumps(dict(what, host=os.uname().nodename)).encode() + b"\n")
+say(pid=os.getpid(), words=sys.argv[4:])
+for number in range(count):
+    line = b"@br1 " + json.dumps({"host": os.uname().nodename, "number": number}).encode()
+    line += b" " * (size - len(line) - 1) + b"\n"
+    cut = number * 7919 % size
+    os.write(1, line[:cut]); os.write(1, line[cut:])
+heard = [0]
+if mode == "fifo":
+    folder = "/tmp/breakranks-%d-NONCE" % os.getuid()
+    os.mkdir(folder, 0o700); os.mkfifo(folder + "/in", 0o600)
+    heard.append(os.open(folder + "/in", os.O_RDWR)); say(fifo=1)
+rest = b""
+while True:
+    ready, _, _ = select.select(heard, [], [])
+    data = os.read(ready[0], 65536)
+    if not data:
+        break
+    *lines, rest = (rest + data).split(b"\n")
+    for line in lines:
+        say(length=len(line), sum=hashlib.md5(line).hexdigest())
+if mode == "fifo":
+    os.unlink(folder + "/in"); os.rmdir(folder)
+""".replace("NONCE", NONCE)
+
+
+def agent(count: int = 0, size: int = 900) -> Callable[[int, bool], tuple[str, ...]]:
+    def remote(piece: int, fifo: bool) -> tuple[str, ...]:
+        mode = "fifo" if fifo else "stdin"
+        return (sys.executable, "-S", "-c", AGENT, mode, str(count), str(size), *STRANGE)
+
+    return remote
+
+
+def shell(command: str) -> Callable[[int, bool], tuple[str, ...]]:
+    return lambda piece, fifo: ("sh", "-c", command)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), 3, ssh=True) as running:
+        yield running
+
+
+@pytest.fixture
+def options(nodes: Nodes) -> Options:
+    return Options(ssh_config=str(nodes.ssh_config), deadline=4.0)
+
+
+class Talk:
+    """A carrier that runs, and what it says."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier = carrier
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            carrier.argv,
+            env={**os.environ, **carrier.env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            start_new_session=True,
+        )
+
+    def hear(self) -> dict[str, object]:
+        """The next line of ours; others are skipped."""
+        for line in self.process.stdout or ():
+            before, mark, text = line.partition(b"@br1 ")
+            if mark:
+                return {**json.loads(text), "before": before.decode()}
+        raise EOFError(self.said())
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def said(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read().decode()
+
+
+@contextmanager
+def talk(carrier: Carrier) -> Iterator[Talk]:
+    running = Talk(carrier)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.communicate(timeout=20)
+        running.errors.close()
+
+
+def outcome(carrier: Carrier) -> tuple[int, str]:
+    """Run a carrier to its end, with nothing to hear."""
+    done = subprocess.run(
+        carrier.argv,
+        env={**os.environ, **carrier.env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+    )
+    return done.returncode, done.stderr
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def runs(nodes: Nodes, host: str, pid: object) -> bool:
+    return nodes[host].run(["test", "-d", f"/proc/{pid}"]).returncode == 0
+
+
+def lines_of(size: int, count: int) -> list[bytes]:
+    return [(b"%d " % number).ljust(size, b"x") for number in range(count)]
+
+
+def summed(line: bytes) -> str:
+    import hashlib
+
+    return hashlib.md5(line).hexdigest()
+
+
+def check_conversation(made: Plan, nodes: Nodes, size: int, *, heard: int = 30) -> None:
+    """Each host is there, gets every word as it was, and hears long lines; they end when their carrier is killed."""
+    for carrier in made.carriers:
+        with talk(carrier) as one:
+            first = one.hear()
+            assert first["words"] == list(STRANGE)
+            assert carrier.hosts == (str(first["host"]),)
+            sent = lines_of(size, heard)
+            one.send(b"".join(line + b"\n" for line in sent))
+            for line in sent:
+                assert one.hear()["sum"] == summed(line)
+            one.process.kill()
+            wait_for(lambda: not runs(nodes, carrier.hosts[0], first["pid"]))  # noqa: B023
+
+
+# --- ssh, and templates ------------------------------------------------------------------------------
+
+
+def test_ssh(nodes: Nodes, options: Options) -> None:
+    made = plan(parse_target("ssh:n[1-2]"), options, agent())
+    assert made.hosts == ("n1", "n2")
+    check_conversation(made, nodes, 64_000)
+
+
+def test_a_template_that_gives_words_and_one_that_gives_a_text(nodes: Nodes, tmp_path: Path) -> None:
+    target = f"exec:ssh -F {nodes.ssh_config} -oBatchMode=yes {{host}} {{command}}@n1"
+    check_conversation(plan(parse_target(target), Options(), agent()), nodes, 64_000)
+    enter = tmp_path / "enter"
+    enter.write_text('#!/bin/sh\nhost=$1; shift\nexec nsenter --target="$host" --all --no-fork -- "$@"\n')
+    enter.chmod(0o755)
+    pid = nodes["n2"].pid
+    made = plan(Hosts("exec", str(pid), str(enter)), Options(), agent())
+    with talk(made.carriers[0]) as one:
+        first = one.hear()
+        assert (first["host"], first["words"]) == ("n2", list(STRANGE))
+
+
+def test_a_jump_of_the_configuration_is_made(nodes: Nodes, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    address = nodes["n2"].address
+    jump = f"Host far\n  HostName {address}\n  ProxyJump n1\n  RemoteCommand id\n  LocalForward 127.0.0.1:22 x:1\n"
+    config.write_text(jump + nodes.ssh_config.read_text())
+    made = plan(
+        parse_target("ssh:far"), Options(ssh_config=str(config)), shell('echo "@br1 {\\"from\\": \\"$SSH_CLIENT\\"}"')
+    )
+    with talk(made.carriers[0]) as one:
+        assert str(one.hear()["from"]).split()[0] == nodes["n1"].address
+
+
+def test_a_shared_connection_is_not_left_behind(nodes: Nodes, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    socket = tmp_path / "%h"
+    config.write_text(f"ControlMaster auto\nControlPath {socket}\nControlPersist 60\n" + nodes.ssh_config.read_text())
+    made = plan(parse_target("ssh:n1"), Options(ssh_config=str(config)), shell("true"))
+    assert outcome(made.carriers[0])[0] == 0
+    assert os.listdir(tmp_path) == ["config"]
+
+
+@pytest.mark.parametrize(
+    ("where", "ssh_options", "kind", "words"),
+    [
+        ("no-such-host", "", "unreachable", "no-such-host is not known"),
+        ("n1", "-oUserKnownHostsFile=/dev/null", "refused", "host key is not known"),
+        ("n1", "-l nobody", "refused", "refuses the login"),
+        ("n1", "-p 23", "refused", "nothing listens"),
+        ("n1", "-J no-such-gate", "unreachable", "no-such-gate"),
+        ("n1", "-oNoSuchThing=1", "failed", "nosuchthing"),
+        ("n1", "-oProxyCommand=false", "refused", "closed before the login"),
+    ],
+)
+def test_what_ssh_says(nodes: Nodes, where: str, ssh_options: str, kind: str, words: str) -> None:
+    asked = Options(ssh_config=str(nodes.ssh_config), ssh_options=ssh_options)
+    made = plan(parse_target(f"ssh:{where}"), asked, shell("true"))
+    status, said = outcome(made.carriers[0])
+    lost = diagnose("ssh", where, status, said)
+    assert (lost.kind, words in lost.what) == (kind, True), (lost, said)
+
+
+def test_ssh_to_a_host_that_is_cut_off_and_to_one_without_python(nodes: Nodes, options: Options) -> None:
+    nodes.cut("n3")
+    try:
+        began = time.monotonic()
+        status, said = outcome(plan(parse_target("ssh:n3"), options, shell("true")).carriers[0])
+        assert time.monotonic() - began < options.deadline
+        assert diagnose("ssh", "n3", status, said).kind == "unreachable", said
+    finally:
+        nodes.heal("n3")
+    status, said = outcome(plan(parse_target("ssh:n1"), options, shell("exec python9")).carriers[0])
+    assert diagnose("ssh", "n1", status, said).kind == "no-python", said
+
+
+# --- pdsh --------------------------------------------------------------------------------------------
+
+
+def test_pdsh_keeps_lines_whole_and_ends_what_it_started(nodes: Nodes, options: Options) -> None:
+    count, size = 300, 4100
+    made = plan(parse_target("pdsh:n[1-3]"), options, agent(count, size))
+    (carrier,) = made.carriers
+    with talk(carrier) as one:
+        numbers: dict[object, list[object]] = {}
+        pids: dict[str, object] = {}
+        while len(pids) < 3 or any(len(found) < count for found in numbers.values()) or len(numbers) < 3:
+            said = one.hear()
+            assert said["before"] == f"{said['host']}: "
+            if "pid" in said:
+                pids[str(said["host"])] = said["pid"]
+                assert said["words"] == list(STRANGE)
+            elif "number" in said:
+                numbers.setdefault(said["host"], []).append(said["number"])
+        assert all(found == list(range(count)) for found in numbers.values())
+        one.process.send_signal(signal.SIGKILL)
+        for host, pid in pids.items():
+            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
+
+
+def test_lines_go_inward_beside_pdsh(nodes: Nodes, options: Options) -> None:
+    made = plan(parse_target("pdsh:n[1-2]"), options, agent())
+    (carrier,) = made.carriers
+    lines = [f"@br1 {NONCE} * {number} . {'%hA+/=' * 700}" for number in range(40)]
+    with talk(carrier) as one:
+        waiting = {"n1", "n2"}
+        while waiting:
+            said = one.hear()
+            if "fifo" in said:
+                waiting.remove(str(said["host"]))
+        commands = list(inward(carrier, lines))
+        assert len(commands) == 2
+        for argv in commands:
+            done = subprocess.run(argv, env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=30)
+            assert (done.returncode, done.stderr) == (0, "")
+        heard: dict[object, list[object]] = {"n1": [], "n2": []}
+        while any(len(found) < len(lines) for found in heard.values()):
+            said = one.hear()
+            heard[said["host"]].append(said["sum"])
+        assert all(found == [summed(line.encode()) for line in lines] for found in heard.values())
+    gone = ["test", "!", "-e", f"/tmp/breakranks-{os.getuid()}-{NONCE}"]
+    for host in ("n1", "n2"):
+        wait_for(lambda: nodes[host].run(gone).returncode == 0)  # noqa: B023
+    done = subprocess.run(commands[0], env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=30)
+    assert diagnose("pdsh", "n1", done.returncode, done.stderr).what == "its agent has ended"
+
+
+def test_what_pdsh_says_of_each_host(nodes: Nodes, options: Options) -> None:
+    made = plan(
+        parse_target("pdsh:n1,n2,no-such-host"), options, shell('[ "$(uname -n)" = n2 ] && exec python9; exit 3')
+    )
+    status, said = outcome(made.carriers[0])
+    assert diagnose("pdsh", "no-such-host", status, said).kind == "unreachable"
+    assert diagnose("pdsh", "n2", status, said).kind == "no-python"
+    assert "status 3" in diagnose("pdsh", "n1", status, said).what
+
+
+def test_hosts_that_pdsh_knows_itself(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hosts").write_text("n[1-2]\nm1\n")
+    monkeypatch.setenv("WCOLL", str(tmp_path / "hosts"))
+    assert plan(parse_target("pdsh:"), options, shell("true")).hosts == ("m1", "n1", "n2")
+    monkeypatch.delenv("WCOLL")
+    with pytest.raises(UsageError, match="pdsh has no hosts of its own"):
+        plan(parse_target("pdsh:"), options, shell("true"))
+
+
+# --- mpirun ------------------------------------------------------------------------------------------
+
+
+def test_mpirun(nodes: Nodes, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setenv("PMIX_RANK", "3")
+    (tmp_path / "hosts").write_text("n1 slots=2\n# n9\nroot@n2:4\n")
+    made = plan(parse_target(f"mpi:{tmp_path}/hosts"), options, agent(40, 64_000))
+    assert made.hosts == ("n1", "root@n2")
+    for carrier, name in zip(made.carriers, ("n1", "n2"), strict=True):
+        with talk(carrier) as one:
+            first = one.hear()
+            assert (first["host"], first["words"]) == (name, list(STRANGE))
+            assert [one.hear()["number"] for _ in range(40)] == list(range(40))
+            sent = lines_of(64_000, 60)
+            one.send(b"".join(line + b"\n" for line in sent))
+            assert [one.hear()["sum"] for _ in sent] == [summed(line) for line in sent]
+            one.process.kill()
+            wait_for(lambda: not runs(nodes, name, first["pid"]))  # noqa: B023
+
+
+def test_what_mpirun_says(options: Options, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("no-such-host\nn1\n")
+    made = plan(parse_target(f"mpi:{tmp_path}/hosts"), options, shell("exit 3"))
+    assert made.hosts == ("n1", "no-such-host")
+    status, said = outcome(made.carriers[1])
+    assert diagnose("mpi", "no-such-host", status, said).kind == "unreachable", said
+    status, said = outcome(made.carriers[0])
+    assert "status 3" in diagnose("mpi", "n1", status, said).what, said
+
+
+# --- Slurm -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: Nodes) -> Iterator[Slurm]:
+    with Slurm(nodes.folder / "slurm", nodes) as running:
+        yield running
+
+
+@pytest.fixture
+def site(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    # As in a job of another kind: none of it may reach our srun.
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SLURM_NTASKS", "7")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    return cluster
+
+
+@pytest.fixture
+def job(site: Slurm) -> Iterator[str]:
+    number = site.submit("srun --nodes=2 --ntasks=2 sleep 600 & wait\n", "--nodes=3", "--ntasks=24", "--exclusive")
+    yield number
+    site.cancel(number)
+
+
+def test_a_slurm_job_and_a_step_of_it(nodes: Nodes, options: Options, job: str) -> None:
+    made = plan(parse_target(f"slurm:{job}"), options, agent())
+    assert (made.hosts, made.slurm, made.lost) == (("n1", "n2", "n3"), (job, ""), {})
+    check_conversation(made, nodes, 64_000)
+
+    def step() -> Plan | None:
+        try:
+            return plan(parse_target(f"slurm:{job}.0"), options, agent())
+        except NoJobError:
+            return None
+
+    wait_for(lambda: step() is not None)
+    of_step = step()
+    assert of_step is not None and (len(of_step.hosts), of_step.slurm) == (2, (job, "0"))
+    with pytest.raises(NoJobError) as caught:
+        plan(parse_target(f"slurm:{job}.7"), options, agent())
+    assert f"slurm:{job}.0" in caught.value.help
+
+
+def test_nodes_that_share_an_srun(nodes: Nodes, options: Options, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "MOST_STEPS", 1)
+    count = 300
+    made = plan(parse_target(f"slurm:{job}"), options, agent(count, 900))
+    (carrier,) = made.carriers
+    assert (carrier.hosts, carrier.piece) == (("n1", "n2", "n3"), 600)
+    with talk(carrier) as one:
+        numbers: dict[object, list[object]] = {host: [] for host in carrier.hosts}
+        pids: dict[str, object] = {}
+        while len(pids) < 3 or any(len(found) < count for found in numbers.values()):
+            said = one.hear()
+            if "pid" in said:
+                pids[str(said["host"])] = said["pid"]
+            else:
+                numbers[said["host"]].append(said["number"])
+        assert all(found == list(range(count)) for found in numbers.values())
+        sent = lines_of(900, 500)
+        one.send(b"".join(line + b"\n" for line in sent))
+        sums: dict[object, list[object]] = {host: [] for host in carrier.hosts}
+        while any(len(found) < len(sent) for found in sums.values()):
+            said = one.hear()
+            sums[said["host"]].append(said["sum"])
+        assert all(found == [summed(line) for line in sent] for found in sums.values())
+        one.process.kill()
+        for host, pid in pids.items():
+            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
+
+
+def test_a_node_that_is_down_is_lost_and_one_in_doubt_is_alone(
+    options: Options, site: Slurm, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = slurm._states
+
+    def states(*args: object) -> dict[str, object]:
+        found = real(*args)  # type: ignore[arg-type]
+        return {**found, "n2": slurm._State("down*", "Not responding"), "n3": slurm._State("allocated*", "")}
+
+    # A node that Slurm marks down takes the whole job with it, unless that was started with --no-kill.
+    monkeypatch.setattr(slurm, "_states", states)
+    monkeypatch.setattr(slurm, "MOST_STEPS", 1)
+    made = plan(parse_target(f"slurm:{job}"), options, shell("true"))
+    assert made.hosts == ("n1", "n2", "n3")
+    assert [carrier.hosts for carrier in made.carriers] == [("n1",), ("n3",)]
+    assert made.lost["n2"].kind == "unreachable" and "Not responding" in made.lost["n2"].what
+
+
+def raised(target: str, options: Options) -> BreakranksError:
+    with pytest.raises(BreakranksError) as caught:
+        plan(parse_target(target), options, shell("true"))
+    return caught.value
+
+
+def test_slurm_jobs_that_cannot_be_looked_at(options: Options, site: Slurm, job: str) -> None:
+    assert "has no job 999999" in raised("slurm:999999", options).message
+    pending = site._run(
+        "sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap", "sleep 9"
+    ).strip()
+    other = site._run(
+        "sbatch", "--parsable", "--hold", "--array=1-2", "--output=/dev/null", "--wrap", "sleep 9"
+    ).strip()
+    try:
+        waits = raised(f"slurm:{pending}", options)
+        assert isinstance(waits, NoJobError) and "has not started yet" in waits.message
+        assert "has not started yet" in raised(f"slurm:{other}_1", options).message
+    finally:
+        site.cancel(pending)
+        site.cancel(other)
+    assert "has ended: CANCELLED" in raised(f"slurm:{pending}", options).message
+    mine = raised("slurm:", options)
+    assert isinstance(mine, ManyJobsError) and f"slurm:{job}" in mine.message and f"slurm:{job}" in mine.help
+    assert [row.id for row in slurm.slurm_jobs()] == [job]
+
+
+def test_a_slurm_job_of_somebody_else(options: Options, site: Slurm, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    refused = raised(f"slurm:{job}", options)
+    assert "belongs to root" in refused.message and "sudo -u root" in refused.help
+    assert isinstance(raised("slurm:", options), NoJobError)
+
+
+def test_without_slurm(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
+    assert "squeue did not answer within" in raised("slurm:1", Options(deadline=1.0)).message
+    monkeypatch.setenv("PATH", str(tmp_path))
+    missing = raised("slurm:1", options)
+    assert "squeue is not on this machine" in missing.message and "login node" in missing.help
+
+
+def test_what_srun_says(options: Options, site: Slurm, job: str) -> None:
+    made = plan(parse_target(f"slurm:{job}"), options, shell("exit 3"))
+    status, said = outcome(made.carriers[0])
+    assert "status 3" in diagnose("slurm", "n1", status, said).what, said
+    made = plan(parse_target(f"slurm:{job}"), options, shell("exec python9"))
+    status, said = outcome(made.carriers[0])
+    assert diagnose("slurm", "n1", status, said).kind == "no-python", said
+    argv = tuple(word.replace(f"--jobid={job}", "--jobid=999999") for word in made.carriers[0].argv)
+    status, said = outcome(Carrier(hosts=("n1",), argv=argv, piece=600))
+    assert diagnose("slurm", "n1", status, said).what == "the job has ended", said

@@ -1,0 +1,133 @@
+"""Every command, at a job of three ranks on three hosts of which rank 2 is late: what it must say, by any way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .launch import Job
+from .look import Looker, Seen, breakranks
+
+LATE = 2
+WAITING = "0-1"
+
+
+def ps(look: Looker, job: Job) -> None:
+    (seen,) = look("ps", "--json", status=0).json["jobs"]
+    assert (seen["world_size"], seen["ranks"], seen["unseen"]) == (3, "0-2", "")
+    assert seen["hosts"] == "n[1-3]"
+    where = {one["rank"]: (one["host"], one["pid"]) for one in seen["processes"]}
+    assert where == {rank: (host.name, pid) for rank, (host, pid) in job.ranks.items()}
+    text = look("ps", status=0).out
+    assert "3 ranks" in text and "n[1-3]" in text
+
+
+def stacks(look: Looker, job: Job) -> None:
+    seen = look("stacks", "--json", status=0).json
+    functions = {one["ranks"]: [frame["function"] for frame in one["frames"]] for one in seen["classes"]}
+    assert functions.keys() == {WAITING, str(LATE)}
+    assert functions[WAITING][:2] == ["<module>", "train"] and "all_reduce" in functions[WAITING]
+    assert functions[str(LATE)] == ["<module>", "train", "load_batch"]
+    only = look("stacks", "--json", "--rank", "1", status=0).json
+    assert [one["ranks"] for one in only["classes"]] == ["1"]
+
+
+def why(look: Looker, job: Job) -> None:
+    seen = look("why", "--json", status=1)
+    expect_straggler(seen.json, job)
+    text = look("why", status=1).out
+    assert f"rank {LATE} (" in text and "load_batch" in text
+
+
+def snapshot(look: Looker, job: Job) -> None:
+    file = job.folder / f"{time.monotonic_ns()}.brk"
+    look("snapshot", "-o", str(file), status=0)
+    answer = breakranks(look.folder, "why", "--json", str(file))
+    assert answer.status == 1
+    expect_straggler(answer.json, job)
+    assert verdict(answer) == verdict(look("why", "--json"))
+    assert "load_batch" in breakranks(look.folder, "stacks", str(file)).out
+    (seen,) = breakranks(look.folder, "ps", "--json", str(file)).json["jobs"]
+    assert (seen["ranks"], seen["hosts"]) == ("0-2", "n[1-3]")
+
+
+def top(look: Looker, job: Job) -> None:
+    text = look("top", "--once", status=1).out
+    assert "all_reduce" in text and "load_batch" in text and "n[1-3]" in text
+
+
+def collectives(look: Looker, job: Job) -> None:
+    seen = look("collectives", "--json", status=1).json
+    (group,) = seen["groups"]
+    assert (group["ranks"], group["waiting"], group["awaited"]) == ("0-2", WAITING, str(LATE))
+
+
+def evaluate(look: Looker, job: Job) -> None:
+    seen = look("eval", "rank * 10", "--json", status=0).json
+    assert {one["ranks"]: one["value"] for one in seen["answers"]} == {"0": "0", "1": "10", "2": "20"}
+    only = look("eval", "--rank", str(LATE), "late", "--json", status=0).json
+    assert [(one["ranks"], one["value"]) for one in only["answers"]] == [(str(LATE), str(LATE))]
+
+
+def attach(look: Looker, job: Job) -> None:
+    seen = look("attach", "-c", "p rank", "-c", "where", status=0).out
+    for rank in range(3):
+        assert f"[{rank}]  {rank}" in seen
+    assert "load_batch" in seen and "all_reduce" in seen
+
+
+def hosts(look: Looker, job: Job) -> None:
+    seen = look("hosts", "--json", status=0).json
+    assert {one["host"]: one["stops_at"] for one in seen["hosts"]} == {"n1": None, "n2": None, "n3": None}
+    text = look("hosts", "--full", status=0).out
+    assert all(name in text for name in ("n1", "n2", "n3"))
+
+
+COMMANDS: dict[str, Callable[[Looker, Job], None]] = {
+    "ps": ps,
+    "stacks": stacks,
+    "why": why,
+    "snapshot": snapshot,
+    "top": top,
+    "collectives": collectives,
+    "eval": evaluate,
+    "attach": attach,
+    "hosts": hosts,
+}
+
+
+def console(look: Looker, job: Job) -> None:
+    """At another job, of two ranks that stop at a breakpoint: look, ask, and let them go."""
+
+    def stopped() -> bool:
+        (table,) = look("console", "--json", "-c", "ranks", status=0).lines
+        rows = [one for one in table["ranks"] if one["state"] == "stopped"]
+        return {(one["rank"], one["host"]) for one in rows} == {(r, host.name) for r, (host, _) in job.ranks.items()}
+
+    job.wait_for(stopped, "both ranks to stop", 30)
+    asked, _ = look("console", "--json", "-c", "all p rank * 10", "-c", "go", status=0).lines
+    assert {one["ranks"]: one["text"] for one in asked["answers"]} == {"0": "0", "1": "10"}
+    job.wait_for(lambda: len(list(job.folder.glob("passed.*"))) == 2, "both ranks to pass", 15)
+
+
+def expect_straggler(answer: dict[str, Any], job: Job) -> None:
+    expect_verdict(answer, job)
+    assert (answer["job"]["hosts"], answer["job"]["unseen"]) == ("n[1-3]", "")
+    assert not answer["job"]["lost_hosts"]
+
+
+def expect_verdict(answer: dict[str, Any], job: Job) -> None:
+    found = answer["verdict"]
+    host, pid = job.ranks[LATE]
+    assert found is not None, answer
+    assert (found["kind"], found["culprits"], found["victims"]) == ("missing-from-collective", str(LATE), WAITING)
+    assert found["confidence"] == "certain"
+    assert f"rank {LATE} ({host.name}, pid {pid})" in found["summary"]
+    assert (found["where"]["function"], Path(found["where"]["file"]).name) == ("load_batch", "straggler.py")
+
+
+def verdict(answer: Seen) -> dict[str, Any]:
+    """A verdict without what time alone changes."""
+    return {name: answer.json["verdict"][name] for name in ("kind", "culprits", "victims", "confidence", "where")}

@@ -1,0 +1,175 @@
+"""A healthy job on four hosts, broken from outside in the ways that hosts and networks break: what `why` says of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ClusterShell.NodeSet import NodeSet
+
+from breakranks.rankset import RankSet
+
+from .launch import Job, torchrun
+from .look import Looker, Seen, breakranks, by_ssh
+from .nodes import Nodes
+from .watch import leaves_nothing
+
+AGENT = re.compile(r"-c .*breakranks|breakranks.*agent")
+OF_RANKS = "/tmp/breakranks-0"
+DEADLINE = 5.0
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), 4, ssh=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def job(nodes: Nodes) -> Iterator[Job]:
+    """Rank 0 to 3 on n1 to n4. Tests mend what they break; those that cannot are the last ones."""
+    with torchrun(nodes, ["n1", "n2", "n3", "n4"], "steady") as running:
+        yield running
+
+
+@pytest.fixture
+def look(nodes: Nodes) -> Looker:
+    seen = by_ssh(nodes, "n[1-4]")
+    return Looker(seen.folder, (*seen.words, f"--deadline={DEADLINE}"), seen.environment)
+
+
+@contextmanager
+def broken(job: Job, break_it: Callable[[], object], mend_it: Callable[[], object]) -> Iterator[None]:
+    break_it()
+    try:
+        job.wait_until_it_stands()
+        yield
+    finally:
+        mend_it()
+    job.wait_until_it_goes_on()
+
+
+def lost(answer: dict[str, Any]) -> dict[str, str]:
+    rows = answer["job"]["lost_hosts"]
+    assert all(one["reason"] and one["remedy"] for one in rows), rows
+    return {name: one["state"] for one in rows for name in NodeSet(one["hosts"])}
+
+
+def wait_for_agents(nodes: Nodes, names: list[str]) -> None:
+    end = time.monotonic() + 20
+    while not all(any(map(AGENT.search, nodes[name].processes().values())) for name in names):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_healthy_job_has_no_verdict(look: Looker, job: Job, nodes: Nodes) -> None:
+    with leaves_nothing(nodes, but=OF_RANKS):
+        answer = look("why", "--json", status=0).json
+    assert (answer["verdict"], answer["job"]["ranks"], lost(answer)) == (None, "0-3", {})
+
+
+def test_a_stopped_rank(look: Looker, job: Job) -> None:
+    with broken(job, lambda: job.signal(1, signal.SIGSTOP), lambda: job.signal(1, signal.SIGCONT)):
+        found = look("why", "--json", status=1).json["verdict"]
+    pid = job.ranks[1][1]
+    assert (found["kind"], found["culprits"], found["victims"]) == ("rank-stopped", "1", "0,2-3")
+    assert f"rank 1 (n2, pid {pid})" in found["summary"]
+    assert any("n2" in line and f"kill -CONT {pid}" in line for line in found["next"])
+
+
+def test_a_partial_cut_names_the_pair(look: Looker, job: Job, nodes: Nodes) -> None:
+    file = nodes.folder / "partial.brk"
+    with broken(job, lambda: nodes.cut_between("n2", "n3"), lambda: nodes.heal_between("n2", "n3")):
+        answer = look("why", "--json", f"--save={file}", status=1).json
+    assert lost(answer) == {}
+    found = answer["verdict"]
+    assert found["confidence"] == "certain"
+    assert "between n2 and n3" in found["summary"]
+    assert "n1" not in found["summary"] and "n4" not in found["summary"]
+    later = breakranks(nodes.folder, "why", "--json", str(file)).json["verdict"]
+    assert {name: later[name] for name in ("kind", "summary")} == {name: found[name] for name in ("kind", "summary")}
+
+
+def test_a_cut_link_is_a_lost_host_that_the_others_wait_for(look: Looker, job: Job, nodes: Nodes) -> None:
+    with broken(job, lambda: nodes.cut("n2"), lambda: nodes.heal("n2")):
+        seen = look("why", "--json", status=1)
+    answer = seen.json
+    assert lost(answer) == {"n2": "unreachable"}
+    assert (answer["job"]["ranks"], answer["job"]["unseen"]) == ("0,2-3", "1")
+    found = answer["verdict"]
+    assert (found["culprits"], found["victims"]) == ("1", "0,2-3")
+    assert "n2" in found["summary"]
+    assert found["confidence"] != "certain"
+    # It has entered, as all have: nobody can know that it has not.
+    assert not any(
+        "has not entered" in text for one in answer["findings"] for text in (one["summary"], *one["evidence"])
+    )
+    assert seen.seconds < DEADLINE + 8
+
+
+def test_a_host_that_freezes_in_mid_look(look: Looker, job: Job, nodes: Nodes) -> None:
+    with leaves_nothing(nodes, but=OF_RANKS, within=20):
+        process = look.start("why", "--json")
+        wait_for_agents(nodes, ["n1", "n2", "n3", "n4"])
+        nodes["n3"].freeze()
+        began = time.monotonic()
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            nodes["n3"].thaw()
+    seen = Seen(process.returncode, out, err, time.monotonic() - began)
+    assert lost(seen.json).keys() == {"n3"}, seen
+    assert {0, 1, 3} <= ranks(seen.json), seen
+    job.wait_until_it_goes_on()
+
+
+def test_a_bare_host_with_full_disks_is_seen_as_well_as_the_others(look: Looker, job: Job, nodes: Nodes) -> None:
+    nodes["n3"].hide_breakranks()
+    nodes["n3"].fill("/tmp", "/var/tmp", "/run")
+    home = sorted(os.listdir(Path.home()))
+    # The ranks were gone into before; now there is no room, and nothing of ours but what is sent.
+    with leaves_nothing(nodes, but=OF_RANKS):
+        answer = look("stacks", "--json", status=0).json
+        assert (answer["job"]["ranks"], lost(answer)) == ("0-3", {})
+        text = look("stacks", status=0).out
+        assert "4 ranks" in text and "n[1-4]" in text
+        values = look("eval", "rank * 10", "--json", status=0).json["answers"]
+        assert sorted(one["value"] for one in values) == ["0", "10", "20", "30"]
+        with broken(job, lambda: job.signal(2, signal.SIGSTOP), lambda: job.signal(2, signal.SIGCONT)):
+            found = look("why", "--json", status=1).json["verdict"]
+            assert (found["kind"], found["culprits"], found["victims"]) == ("rank-stopped", "2", "0-1,3")
+            text = look("why", status=1).out
+            assert "4 ranks" in text and "rank 2 (n3" in text
+    assert sorted(os.listdir(Path.home())) == home
+
+
+def test_a_host_that_is_gone_in_mid_look(look: Looker, job: Job, nodes: Nodes) -> None:
+    """The last one: n4 does not come back."""
+    process = look.start("why", "--json")
+    try:
+        wait_for_agents(nodes, ["n1", "n2", "n4"])
+        nodes.crash("n4")
+        began = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    seen = Seen(process.returncode, out, err, time.monotonic() - began)
+    assert lost(seen.json).keys() == {"n4"}, seen
+    assert ranks(seen.json) == {0, 1, 2}, seen
+    # And once more, now that it is known to be gone.
+    answer = look("why", "--json", status=1).json
+    assert lost(answer) == {"n4": "unreachable"}
+    assert (answer["verdict"]["culprits"], answer["verdict"]["victims"]) == ("3", "0-2")
+
+
+def ranks(answer: dict[str, Any]) -> set[int]:
+    return set(RankSet.parse(answer["job"]["ranks"]))

@@ -1,0 +1,225 @@
+"""Every command over ssh, at a real job on real hosts; what is lost is said, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ClusterShell.NodeSet import NodeSet
+
+from . import commands
+from .launch import Job, by_hand, torchrun
+from .look import Looker, breakranks, by_ssh
+from .nodes import MACHINE, Nodes, Odd
+from .watch import leaves_nothing, seen_meanwhile
+
+BASHRC = 'echo "Welcome to $(hostname)"; echo "@br1 is what others say too"; printf "You have mail. "\n'
+AHEAD = 300
+# What ranks that were gone into keep for as long as they live: their socket.
+OF_RANKS = "/tmp/breakranks-0"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    odd = {
+        "n4": Odd(banner="Property of the University.\n", bashrc=BASHRC),
+        "n5": Odd(home=True),
+        "n6": Odd(clock=AHEAD),
+        "n7": Odd(refuses=True),
+    }
+    with Nodes(tmp_path_factory.mktemp("nodes"), 8, ssh=True, odd=odd) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def job(nodes: Nodes) -> Iterator[Job]:
+    with torchrun(nodes, ["n1", "n2", "n3"], "straggler", str(commands.LATE), c10d=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain(nodes: Nodes) -> Iterator[Job]:
+    """A job of the system's own Python on four odd hosts: one that greets, one bare and full, one ahead, one more."""
+    with by_hand(nodes, ["n4", "n5", "n6", "n8"], "plain", "3", python="/usr/bin/python3") as running:
+        nodes["n5"].hide_breakranks()
+        nodes["n5"].fill("/tmp", "/var/tmp", "/run")
+        yield running
+
+
+@pytest.fixture
+def look(nodes: Nodes) -> Looker:
+    return by_ssh(nodes, "n[1-3]")
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_command(command: str, look: Looker, job: Job, nodes: Nodes) -> None:
+    with leaves_nothing(nodes, but=OF_RANKS):
+        commands.COMMANDS[command](look, job)
+
+
+def test_console(nodes: Nodes) -> None:
+    with by_hand(nodes, ["n1", "n2"], "stops") as job:
+        commands.console(by_ssh(nodes, "n[1-2]"), job)
+
+
+def test_looking_from_outside_leaves_nothing_and_opens_no_port(look: Looker, nodes: Nodes, job: Job) -> None:
+    hosts = [nodes[name] for name in ("n1", "n2", "n3")]
+    agents = re.compile(r"breakranks|python.*-c")
+
+    def watch() -> set[str]:
+        found = {f"listens {host.name} {one}" for host in hosts for one in host.listeners()}
+        own = {pid for host, pid in job.ranks.values()}
+        return found | {"agent" for host in hosts for text in host.processes().values() if agents.search(text) and own}
+
+    before = watch()
+    assert "agent" not in before
+    with leaves_nothing(nodes), seen_meanwhile(watch) as seen:
+        look("why", "--no-inject", status=1)
+    assert seen == before | {"agent"}
+
+
+def test_odd_hosts_are_seen_all_the_same(nodes: Nodes, plain: Job) -> None:
+    look = by_ssh(nodes, "n[4-6,8]")
+    with leaves_nothing(nodes):
+        seen = look("ps", "--json", status=0).json
+        (one,) = seen["jobs"]
+        assert (one["ranks"], one["hosts"], one["unseen"]) == ("0-3", "n[4-6,8]", "")
+        assert not one["lost_hosts"]
+        classes = look("stacks", "--json", status=0).json["classes"]
+        functions = {one["ranks"]: one["frames"][-1]["function"] for one in classes}
+        assert functions.keys() == {"0", "1-2", "3"}
+        assert any(frame["function"] == "load_batch" for one in classes for frame in one["frames"])
+
+
+def test_a_clock_that_is_ahead_is_found(nodes: Nodes, plain: Job) -> None:
+    seen = by_ssh(nodes, "n[4-6,8]")("why", "--json").json
+    (found,) = [one for one in seen["findings"] if "clock" in one["summary"]]
+    assert "n6" in found["summary"] and "5 min ahead" in found["summary"]
+    assert abs(seen["job"]["clocks"]["n6"] - AHEAD) < 2
+    assert all(abs(seen["job"]["clocks"][name]) < 2 for name in ("n4", "n5", "n8"))
+
+
+def test_lost_hosts_are_a_class_with_the_reason_and_the_rest_is_shown(nodes: Nodes, job: Job) -> None:
+    """n7 lets nobody in, n8 has no Python, n6 is frozen, n5 cannot be reached, and nobody has heard of n99."""
+    nodes["n8"].remove_pythons()
+    nodes["n6"].freeze()
+    nodes.cut_between(MACHINE, "n5")
+    look = by_ssh(nodes, "n[1-3,5-8,99]")
+    try:
+        with leaves_nothing(nodes, but=OF_RANKS):
+            seen = look("why", "--json", "--deadline", "5", within=30)
+            text = look("stacks", "--deadline", "5", within=30)
+    finally:
+        nodes.heal_between(MACHINE, "n5")
+        nodes["n6"].thaw()
+    answer = seen.json
+    lost = {name: one for one in answer["job"]["lost_hosts"] for name in NodeSet(one["hosts"])}
+    kinds = {name: one["state"] for name, one in lost.items()}
+    assert kinds == {
+        "n5": "unreachable",
+        "n6": "timed-out",
+        "n7": "refused",
+        "n8": "no-python",
+        "n99": "unreachable",
+    }
+    assert all(one["reason"] and one["remedy"] for one in lost.values())
+    commands.expect_verdict(answer, job)
+    assert seen.seconds < 5 + 8
+    assert "load_batch" in text.out
+    for name in lost:
+        assert name in text.whole or "n[5-8,99]" in text.whole
+
+
+def test_the_living_are_shown_before_the_deadline_of_the_dead(nodes: Nodes, job: Job) -> None:
+    nodes.cut_between(MACHINE, "n4")
+    try:
+        process = by_ssh(nodes, "n[1-4]").start("stacks", "--deadline", "12")
+        began = time.monotonic()
+        shown = ""
+        while "load_batch" not in shown:
+            line = process.stdout.readline()
+            assert line, f"ended without the stacks of the living: {shown}{process.stderr.read()}"
+            shown += line
+        assert time.monotonic() - began < 8
+        rest, _ = process.communicate(timeout=30)
+        assert time.monotonic() - began < 12 + 6
+        assert "n4" in shown + rest
+    finally:
+        nodes.heal_between(MACHINE, "n4")
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_agents_end_with_their_controller(nodes: Nodes, job: Job, number: int) -> None:
+    with leaves_nothing(nodes, but=OF_RANKS):
+        process = by_ssh(nodes, "n[1-4]").start("top")
+        agents = re.compile(r"-c .*breakranks|breakranks.*agent")
+        end = time.monotonic() + 20
+        try:
+            while not all(any(map(agents.search, nodes[n].processes().values())) for n in ("n1", "n2", "n3", "n4")):
+                assert time.monotonic() < end and process.poll() is None, process.communicate()
+                time.sleep(0.05)
+            time.sleep(0.5)
+            os.kill(process.pid, number)
+            process.communicate(timeout=10)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_a_host_behind_another_one(nodes: Nodes, job: Job) -> None:
+    config = nodes.folder / "jump_config"
+    config.write_text(f"Include {nodes.ssh_config}\nHost n3\n  ProxyCommand ssh -F {nodes.ssh_config} -W %h:%p n2\n")
+    look = Looker(nodes.folder, ("ssh:n[1-3]", f"--ssh-config={config}"), {})
+    nodes.cut_between(MACHINE, "n3")
+    try:
+        commands.expect_straggler(look("why", "--json", status=1).json, job)
+    finally:
+        nodes.heal_between(MACHINE, "n3")
+
+
+def test_options_for_ssh_and_defaults_from_the_environment(nodes: Nodes, job: Job) -> None:
+    seen = breakranks(nodes.folder, "stacks", "ssh:n[1-3]", f"--ssh-options=-F {nodes.ssh_config}")
+    assert (seen.status, "load_batch" in seen.out) == (0, True), seen
+    target = {"BREAKRANKS_TARGET": "ssh:n[1-3]"}
+    seen = breakranks(nodes.folder, "stacks", f"--ssh-config={nodes.ssh_config}", environment=target)
+    assert (seen.status, "load_batch" in seen.out) == (0, True), seen
+
+
+HOSTILE = [
+    "ssh:-oProxyCommand=touch${IFS}x",
+    "ssh:-oProxyCommand=touch x",
+    "ssh:n1,-oProxyCommand=touch${IFS}x",
+    "ssh:$(touch x)",
+    "ssh:`touch x`",
+    "ssh:n1;touch x",
+    "ssh:n1|touch x",
+    "ssh:n1\ntouch x",
+    "ssh:n1 touch x",
+    "ssh:me@-oProxyCommand=touch${IFS}x",
+    "pdsh:-Rexec touch x",
+    "pdsh:$(touch x)",
+    "pdsh:^/etc/passwd",
+    "slurm:1; touch x",
+    "slurm:$(touch x)",
+    "exec:echo {host}@$(touch x)",
+    "exec:sh -c {host}@touch${IFS}x",
+    "exec:ssh {host}@-oProxyCommand=touch${IFS}x",
+    "mpi:hostile",
+]
+
+
+@pytest.mark.parametrize("target", HOSTILE)
+def test_hostile_names_do_nothing(target: str, tmp_path: Path, nodes: Nodes) -> None:
+    (tmp_path / "hostile").write_text("-oProxyCommand=touch${IFS}x slots=2\n$(touch x)\n`touch x`\n")
+    seen = breakranks(tmp_path, "stacks", target, f"--ssh-config={nodes.ssh_config}", within=30)
+    assert seen.status == 2, seen
+    assert sorted(os.listdir(tmp_path)) == ["hostile"]
+    assert not [name for name in os.listdir(nodes.folder) if name == "x"]
+    assert all(host.run(["ls", "/root/x", "/run/home/x", f"{nodes.folder}/x"]).stdout == "" for host in nodes)
