@@ -145,34 +145,38 @@ def _look(step: Timer, fleet: Fleet, job: ClusterJob) -> Result:
         return sum(one.received for one in carriers.values())
 
     before = received()
-    stacks = cluster.ClusterSession(fleet, job, details=False)
-    with step("stacks: sample"):
-        stacks.sample(visit="some")
+    classes = _stacks(step, fleet, job)
     first = received() - before
-    with step("stacks: merge"):
-        seen = stacks.snapshot()
-    with step("stacks: show"):
-        render(stacks_lines(seen, Look()), Look())
-    why = cluster.ClusterSession(fleet, job)
+    session = cluster.ClusterSession(fleet, job)
     with step("why: sample"):
-        why.sample()
+        session.sample()
     with step("why: sample deep"):
-        why.sample(native=True, recorders=True)
+        session.sample(native=True, recorders=True)
     second = received() - before - first
     with step("why: merge"):
-        snapshot = why.snapshot()
+        snapshot = session.snapshot()
     with step("why: explain"):
         diagnosis = explain(snapshot)
     with step("why: show"):
         render(why_lines(snapshot, diagnosis, Look()), Look())
+    if fleet.lost:
+        sys.exit(f"{len(fleet.lost)} hosts were lost: {next(iter(fleet.lost.values()))}")
     hosts = len(fleet.stations)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sent = {"before": before // hosts, "stacks": first // hosts, "why": second // hosts}
     culprits = diagnosis.verdict.culprits if diagnosis.verdict is not None else ""
-    result = Result(hosts, step.steps, sent, peak, len(leaves(seen)), len(snapshot.ranks), culprits)
-    if fleet.lost:
-        sys.exit(f"{len(fleet.lost)} hosts were lost: {next(iter(fleet.lost.values()))}")
-    return result
+    return Result(hosts, step.steps, sent, peak, classes, len(snapshot.ranks), culprits)
+
+
+def _stacks(step: Timer, fleet: Fleet, job: ClusterJob) -> int:
+    session = cluster.ClusterSession(fleet, job, details=False)
+    with step("stacks: sample"):
+        session.sample(visit="some")
+    with step("stacks: merge"):
+        snapshot = session.snapshot()
+    with step("stacks: show"):
+        render(stacks_lines(snapshot, Look()), Look())
+    return len(leaves(snapshot))
 
 
 def leaves(snapshot: Snapshot) -> list[Any]:

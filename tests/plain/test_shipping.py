@@ -253,6 +253,24 @@ def test_killed_agents_are_cleaned_up_after(bare: str, place: Path, remotes: lis
     until(lambda: not folders(place), "the folder is removed")
 
 
+def test_nothing_of_it_is_taken_for_a_rank(bare: str, place: Path, remotes: list[Remote]) -> None:
+    """GIVEN an agent that was started by srun, and its janitor WHEN it looks for jobs THEN neither is one."""
+    job = {
+        "SLURM_JOB_ID": "771177",
+        "SLURM_STEP_ID": "3",
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "1",
+        "SLURM_LOCALID": "0",
+    }
+    remote = Remote(remote_command(NONCE, python=bare), environ={**go_to(place), **job, "SLURM_NODEID": "0"})
+    remotes.append(remote)
+    remote.supply(remote.stage(), tools=())
+    remote.hello()
+    found = remote.ask(Find(1))
+    assert isinstance(found, Jobs)
+    assert "771177" not in repr(found)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 def test_input_that_ends_too_early_leaves_nothing(share: float, bare: str, place: Path, remotes: list[Remote]) -> None:
     remote = Remote(remote_command(NONCE, python=bare), environ=go_to(place))
@@ -290,10 +308,11 @@ def test_what_is_said_to_other_hosts_is_not_heard(bare: str, place: Path, remote
     need = remote.stage()
     remote.send(b'j{"stage":"go","sha256":{}}', who="another")
     os.write(remote.inp, b"Last login: today\n@br1 ffffffffffffffff * 0 . aaaa\n")
-    bodies = list(bundle.supply(need, tools=()))
-    for body in bodies:
+    *files, go = bundle.supply(need, tools=())
+    for body in files:
         remote.send(body, who="*")
-    remote.send(b"m" + msgspec.msgpack.encode(Ping()))
+    both = remote.writer.lines("*", go[:1], go[1:]) + remote.writer.lines(HOST, b"m", msgspec.msgpack.encode(Ping()))
+    assert os.write(remote.inp, both) == len(both) < select.PIPE_BUF
     assert remote.hello().shipped
     assert type(remote.report()).__name__ == "Clock"  # what came right behind was not lost
 

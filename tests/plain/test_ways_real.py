@@ -1,4 +1,4 @@
-"""Every way really gets there: ssh, pdsh, srun, mpirun and a template, to real hosts, and what is said when it does not.
+"""Every way really gets there: ssh, pdsh, srun, mpirun and a template, to real hosts. And what is said if not.
 
 What is run there is no agent but a few lines of Python that stand for one: they answer what they hear.
 """
@@ -40,22 +40,28 @@ for number in range(count):
     line += b" " * (size - len(line) - 1) + b"\n"
     cut = number * 7919 % size
     os.write(1, line[:cut]); os.write(1, line[cut:])
-heard = [0]
+def answer(heard):
+    rest = b""
+    while True:
+        ready, _, _ = select.select(heard, [], [])
+        data = os.read(ready[0], 65536)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            say(length=len(line), sum=hashlib.md5(line).hexdigest())
 if mode == "fifo":
     folder = "/tmp/breakranks-%d-NONCE" % os.getuid()
-    os.mkdir(folder, 0o700); os.mkfifo(folder + "/in", 0o600)
-    heard.append(os.open(folder + "/in", os.O_RDWR)); say(fifo=1)
-rest = b""
-while True:
-    ready, _, _ = select.select(heard, [], [])
-    data = os.read(ready[0], 65536)
-    if not data:
-        break
-    *lines, rest = (rest + data).split(b"\n")
-    for line in lines:
-        say(length=len(line), sum=hashlib.md5(line).hexdigest())
-if mode == "fifo":
-    os.unlink(folder + "/in"); os.rmdir(folder)
+    os.mkdir(folder, 0o700)
+    try:
+        os.mkfifo(folder + "/in", 0o600)
+        heard = [0, os.open(folder + "/in", os.O_RDWR)]
+        say(fifo=1)
+        answer(heard)
+    finally:
+        os.unlink(folder + "/in"); os.rmdir(folder)
+else:
+    answer([0])
 """.replace("NONCE", NONCE)
 
 
@@ -72,9 +78,11 @@ def shell(command: str) -> Callable[[int, bool], tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), 3, ssh=True) as running:
-        yield running
+def nodes() -> Iterator[Nodes]:
+    with tempfile.TemporaryDirectory(prefix="ways-") as folder:
+        os.chmod(folder, 0o755)  # a job of another user has its files there
+        with Nodes(Path(folder), 3, ssh=True) as running:
+            yield running
 
 
 @pytest.fixture
@@ -427,22 +435,32 @@ def test_nodes_that_share_an_srun(nodes: Nodes, options: Options, job: str, monk
             wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
 
 
-def test_a_node_that_is_down_is_lost_and_one_in_doubt_is_alone(
-    options: Options, site: Slurm, job: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = slurm._states
+def test_a_node_that_slurm_has_given_up_does_not_hold_the_others_back(options: Options, site: Slurm) -> None:
+    number = site.submit("sleep 600\n", "--nodes=3", "--no-kill")
+    site._run("scontrol", "update", "nodename=n3", "state=down", "reason=on fire")
+    try:
+        made = plan(parse_target(f"slurm:{number}"), options, agent())
+        assert [carrier.hosts for carrier in made.carriers] == [("n1",), ("n2",)]  # the job has lost it
+        with talk(made.carriers[0]) as one:
+            assert one.hear()["host"] == "n1"
+    finally:
+        site.cancel(number)
+        site._run("scontrol", "update", "nodename=n3", "state=idle")
 
-    def states(*args: object) -> dict[str, object]:
-        found = real(*args)  # type: ignore[arg-type]
-        return {**found, "n2": slurm._State("down*", "Not responding"), "n3": slurm._State("allocated*", "")}
 
-    # A node that Slurm marks down takes the whole job with it, unless that was started with --no-kill.
-    monkeypatch.setattr(slurm, "_states", states)
-    monkeypatch.setattr(slurm, "MOST_STEPS", 1)
-    made = plan(parse_target(f"slurm:{job}"), options, shell("true"))
-    assert made.hosts == ("n1", "n2", "n3")
-    assert [carrier.hosts for carrier in made.carriers] == [("n1",), ("n3",)]
-    assert made.lost["n2"].kind == "unreachable" and "Not responding" in made.lost["n2"].what
+def test_a_node_that_has_just_gone_is_lost_alone(nodes: Nodes, options: Options, job: str) -> None:
+    made = plan(parse_target(f"slurm:{job}"), options, agent())
+    nodes.cut("n3")
+    try:
+        with talk(made.carriers[0]) as one:
+            assert one.hear()["host"] == "n1"
+            status, said = outcome(made.carriers[2])
+            assert diagnose("slurm", "n3", status, said).kind == "unreachable", said
+            assert one.process.poll() is None, one.said()
+            one.send(b"x\n")
+            assert one.hear()["sum"] == summed(b"x")
+    finally:
+        nodes.heal("n3")
 
 
 def raised(target: str, options: Options) -> BreakranksError:
@@ -453,12 +471,9 @@ def raised(target: str, options: Options) -> BreakranksError:
 
 def test_slurm_jobs_that_cannot_be_looked_at(options: Options, site: Slurm, job: str) -> None:
     assert "has no job 999999" in raised("slurm:999999", options).message
-    pending = site._run(
-        "sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap", "sleep 9"
-    ).strip()
-    other = site._run(
-        "sbatch", "--parsable", "--hold", "--array=1-2", "--output=/dev/null", "--wrap", "sleep 9"
-    ).strip()
+    hand_in = ("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 9")
+    pending = site._run(*hand_in, "--nodes=3", "--exclusive").strip()
+    other = site._run(*hand_in, "--hold", "--array=1-2").strip()
     try:
         waits = raised(f"slurm:{pending}", options)
         assert isinstance(waits, NoJobError) and "has not started yet" in waits.message
@@ -472,11 +487,15 @@ def test_slurm_jobs_that_cannot_be_looked_at(options: Options, site: Slurm, job:
     assert [row.id for row in slurm.slurm_jobs()] == [job]
 
 
-def test_a_slurm_job_of_somebody_else(options: Options, site: Slurm, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    refused = raised(f"slurm:{job}", options)
-    assert "belongs to root" in refused.message and "sudo -u root" in refused.help
-    assert isinstance(raised("slurm:", options), NoJobError)
+def test_a_slurm_job_of_somebody_else(options: Options, site: Slurm) -> None:
+    number = site.submit("sleep 600\n", "--uid=nobody", "--chdir=/", "--output=/dev/null")
+    try:
+        refused = raised(f"slurm:{number}", options)
+        assert "belongs to nobody" in refused.message and "sudo -u nobody" in refused.help
+        none = raised("slurm:", options)
+        assert isinstance(none, NoJobError) and "no running job" in none.message
+    finally:
+        site.cancel(number)
 
 
 def test_without_slurm(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

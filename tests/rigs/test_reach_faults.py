@@ -23,7 +23,7 @@ from .watch import leaves_nothing
 
 AGENT = re.compile(r"-c .*breakranks|breakranks.*agent")
 OF_RANKS = "/tmp/breakranks-0"
-DEADLINE = 5.0
+DEADLINE = 10.0
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,10 @@ def test_command(command: str, look: Looker, job: Job, nodes: Nodes) -> None:
         commands.COMMANDS[command](look, job)
 
 
+def test_texts(look: Looker, job: Job) -> None:
+    commands.texts(look, job)
+
+
 def test_console(nodes: Nodes) -> None:
     with by_hand(nodes, ["n1", "n2"], "stops") as job:
         commands.console(by_ssh(nodes, "n[1-2]"), job)

@@ -62,7 +62,7 @@ def test_other_addresses_ports_and_worlds_are_other_jobs() -> None:
             "n3": part([0, 1], ids=run("n3")),
             "n4": part([2, 3], ids=run("n3")),
             "n5": part([2, 3], ids=run(port="29501"), key="torchrun-29501"),
-            "n6": part([2, 3], 6),
+            "n6": part([4, 5], 6),
         }
     )
     assert parts(found) == [
@@ -108,6 +108,7 @@ def test_mpirun_is_named_by_its_namespace() -> None:
         }
     )
     assert parts(found) == [("mpirun-10", ("n1", "n2")), ("mpirun-30", ("n3",))]
+    assert len(join({"n1": mpi([0, 1], "77", 10, "mpirun"), "n2": mpi([2, 3], "88", 20, "mpirun")})) == 2
 
 
 def test_hydra_gives_no_names_but_its_proxies_say_whose_they_are() -> None:
@@ -117,6 +118,7 @@ def test_hydra_gives_no_names_but_its_proxies_say_whose_they_are() -> None:
 
     hosts = {"n1": proxy([0, 1], "n1:400", 0), "n2": proxy([2, 3], "n1:400", 1), "n3": proxy([2, 3], "n3:411", 1)}
     assert parts(join(hosts)) == [("mpich-40", ("n1", "n2")), ("mpich-41", ("n3",))]
+    assert len(join({"n1": proxy([0, 1], "n1:400", 0), "n2": proxy([2, 3], "n2:411", 1)})) == 2
 
 
 def test_without_any_name_only_what_was_started_together_is_one() -> None:

@@ -66,29 +66,29 @@ def test_a_host_that_answers_and_has_no_python_may_be_well() -> None:
     assert verdict(lacking("no-python")).confidence == "guess"
 
 
-def test_recorders_say_whether_it_is_those_ranks_that_are_awaited() -> None:
+def asked(groups: dict[str, tuple[int, ...]]) -> Finding:
+    """Ranks 0 to 2 wait in the first group, and rank 3 sleeps; ranks 4 and 5 could not be looked at."""
     world = all_reduce(3)
     world.add(world.thread(own("load_batch", 88), call=LONG_SLEEP))
-    groups = {"default_pg": range(6), "mesh": (2, 3)}
-    calls: dict[int, list[Recorded]] = {
-        0: [pending("default_pg")],
-        1: [pending("default_pg")],
-        2: [pending("mesh")],
-        3: [],
-    }
+    first = next(iter(groups))
+    calls: dict[int, list[Recorded]] = {rank: [pending(first)] if rank < 3 else [] for rank in range(4)}
     snapshot = on_hosts(recorded(world, calls, groups), 2)
-    snapshot = replace(
-        snapshot,
-        job=replace(snapshot.job, world_size=6),
-        hosts=(*snapshot.hosts, DOWN),
-        missing=(Missing("4-5", "unreachable", "n3: no answer in 10 s"),),
+    return verdict(
+        replace(
+            snapshot,
+            job=replace(snapshot.job, world_size=6),
+            hosts=(*snapshot.hosts, DOWN),
+            missing=(Missing("4-5", "unreachable", "n3: no answer in 10 s"),),
+        )
     )
-    # Ranks 2 and 3 are not in it either, and the sleeper is seen: it, and not the host, is the verdict.
-    found = explain(snapshot)
-    assert found.verdict is not None and (found.verdict.kind, found.verdict.culprits) == (
-        "missing-from-collective",
-        "3",
-    )
+
+
+def test_recorders_say_whether_it_is_those_ranks_that_are_awaited() -> None:
+    # Who sleeps is not in the group; and then it is, and the ranks of the host that is down are not.
+    found = asked({"mesh_a": (0, 1, 2, 4, 5)})
+    assert (found.kind, found.culprits, found.victims, found.confidence) == ("unreachable", "4-5", "0-2", "likely")
+    found = asked({"mesh_a": (0, 1, 2, 3), "mesh_b": (4, 5)})
+    assert (found.kind, found.culprits) == ("missing-from-collective", "3")
 
 
 def test_a_stopped_rank_is_the_verdict_and_the_host_is_told_too() -> None:
@@ -121,6 +121,16 @@ def test_a_host_that_was_lost_in_the_middle() -> None:
     found = verdict(replace(snapshot, hosts=(snapshot.hosts[0], lost)))
     assert (found.kind, found.culprits, found.victims) == ("unreachable", "2-3", "0-1")
     assert "n2 was lost while it was looked at (its ssh ended (255)), and with it ranks 2-3" in found.summary
+
+
+def test_two_lost_hosts_are_not_each_others_victims() -> None:
+    snapshot = on_hosts(all_reduce(3).snapshot(), 1)
+    lost = [replace(host, state="lost", reason="gone") for host in snapshot.hosts[1:]]
+    found = explain(replace(snapshot, hosts=(snapshot.hosts[0], *lost)))
+    assert [(one.kind, one.culprits, one.victims) for one in found.findings] == [
+        ("unreachable", "1", "0"),
+        ("unreachable", "2", "0"),
+    ]
 
 
 def test_what_a_lost_host_did_before_is_no_verdict() -> None:
@@ -376,7 +386,8 @@ def test_a_stopped_peer_is_the_verdict() -> None:
 
 
 def test_data_for_a_host_that_does_not_answer_is_told_with_it() -> None:
-    snapshot = linked({1: (STUCK,)})
+    inside = tcp("127.0.0.1:5", "127.0.0.1:6", sent=9, retries=9)
+    snapshot = linked({0: (inside,), 1: (STUCK,)})
     snapshot = replace(
         snapshot,
         ranks=snapshot.ranks[:2],

@@ -264,9 +264,11 @@ def test_problems_name_their_hosts() -> None:
 def test_hosts_without_a_part_are_kept_only_if_nothing_is_known_of_them() -> None:
     whole = on_hosts(behind(2), 2)
     parts = [replace(part, hosts=(replace(part.hosts[0], cpus=8),)) for part in split(whole)]
+    told = replace(whole.hosts[0], clock=3.0, clock_error=0.1, addresses=("10.0.0.1",))
     down = Host("n9", state="timed-out", reason="no answer in 10 s")
     lost = replace(whole.hosts[1], state="timed-out", reason="no answer")
-    one = merge(parts, hosts=[whole.hosts[0], lost, Host("idle"), down])
+    one = merge(parts, hosts=[told, lost, Host("idle"), down])
+    assert one.hosts[0] == replace(told, cpus=8)
     assert [(host.name, host.state, host.cpus) for host in one.hosts] == [
         ("n1", "seen", 8),
         ("n2", "lost", 8),

@@ -19,6 +19,7 @@ from breakranks.jobs.targets import Hosts
 from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan
 from breakranks.reach.ways.mpi import parse_hostfile, read_hostfile
 from breakranks.reach.ways.nodes import hosts_of, plain
+from breakranks.reach.ways.slurm import NodeState, grouped
 from breakranks.reach.ways.ssh import ssh_arguments, user_options
 
 HOSTILE = [
@@ -320,6 +321,21 @@ def test_no_lines_are_no_run() -> None:
     assert fed([]) == []
 
 
+# --- Slurm -------------------------------------------------------------------------------------------
+
+
+def test_nodes_share_an_srun_only_where_they_are_many_and_never_with_one_in_doubt() -> None:
+    states = {"n2": NodeState("down*", "on fire"), "n3": NodeState("allocated*"), "n4": NodeState("draining")}
+    parts, lost = grouped(("n1", "n2", "n3", "n4", "n5"), states)
+    assert parts == [["n1"], ["n4"], ["n5"], ["n3"]]
+    assert list(lost) == ["n2"] and "on fire" in lost["n2"].what
+    many = [f"n{number}" for number in range(1000)]
+    parts, _ = grouped(many, {"n7": NodeState("mixed*")})
+    assert sorted(map(len, parts))[-1] == 63 and ["n7"] in parts and len(parts) == 17
+    assert sorted(node for part in parts for node in part) == sorted(many)
+    assert grouped(["n2"], states)[0] == []
+
+
 # --- causes ------------------------------------------------------------------------------------------
 
 # What the programs really said (OpenSSH 9.2, pdsh 2.34, Slurm 22.05, Open MPI 4.1): status, text, kind, words.
@@ -347,7 +363,7 @@ SAID = [
     (
         "ssh",
         255,
-        "Permissions 0644 for './k' are too open.\nLoad key \"./k\": bad permissions\nn3: Permission denied (publickey).",
+        "Permissions 0644 for './k' are too open.\nLoad key \"./k\": bad permissions\nme@n3: Permission denied (x).",
         "refused",
         "chmod 600 ./k",
     ),

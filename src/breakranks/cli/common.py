@@ -117,7 +117,7 @@ def reach_words(args: argparse.Namespace) -> list[str]:
     words = ["--sudo"] if args.sudo else []
     for name in ("ssh_config", "ssh_options", "python", "setup", "deadline"):
         value = getattr(args, name)
-        if value is not None:
+        if value is not None and (name, value) != ("deadline", DEADLINE):
             words.append(f"--{name.replace('_', '-')}={value}")
     return words
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from breakranks.cli import common
+from breakranks.cli import aside, common
 from breakranks.errors import BreakranksError, UsageError
 
 TYPE_CHECKING = False
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from breakranks.debug.link import Place
     from breakranks.debug.outcomes import Outcome
     from breakranks.debug.session import Session
-    from breakranks.jobs.find import FoundJob
     from breakranks.rankset import RankSet
 
     Begin = Callable[[Session, Console], bool]
@@ -158,7 +157,7 @@ def script(session: Session, commands: list[str], args: argparse.Namespace, begi
             for outcome in console.execute(line):
                 if isinstance(outcome, Leave):
                     if outcome.kill:
-                        return _kill(session, line.split()[1:] == ["yes"], args)
+                        return aside.kill(session, line.split()[1:] == ["yes"], args)
                     armed = False
                     return 1 if console.failed else 0
                 _show(outcome, console, session, line, args)
@@ -221,7 +220,7 @@ def talk(session: Session, args: argparse.Namespace, begin: Begin | None = None)
                     armed = True  # nothing left to ask: the terminal is the job's again until the next stop
                     return 0
                 if not session.ranks:
-                    _say("the job has ended", args)
+                    aside.say("the job has ended", args)
                     return 0
                 try:
                     if not _turn(console, terminal, args):
@@ -276,9 +275,9 @@ def _turn(console: Console, terminal: Terminal, args: argparse.Namespace) -> boo
     for outcome in _do(console, line):
         if isinstance(outcome, Leave):
             if not outcome.kill:
-                _say("the job runs on", args)
+                aside.say("the job runs on", args)
                 return False
-            if _kill(session, terminal.line("end the job? yes/no > ") == "yes", args) == 0:
+            if aside.kill(session, terminal.line("end the job? yes/no > ") == "yes", args) == 0:
                 return False
         else:
             _show(outcome, console, session, line, args)
@@ -313,7 +312,7 @@ def _first_stop(session: Session, args: argparse.Namespace) -> bool:
         return True
     if not session.ranks and args.wait is None:
         raise nobody(session.job)
-    _say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
+    aside.say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
     came = bool(session.ranks)
 
     def settled() -> bool:
@@ -328,7 +327,7 @@ def _first_stop(session: Session, args: argparse.Namespace) -> bool:
     if not session.stopped and not came:
         raise nobody(session.job)
     if not session.stopped:
-        _say("the job has ended" if not session.ranks else "nobody has stopped", args)
+        aside.say("the job has ended" if not session.ranks else "nobody has stopped", args)
     return bool(session.stopped)
 
 
@@ -336,7 +335,9 @@ def _say_others(session: Session, args: argparse.Namespace) -> None:
     """Another console is here too: what it does is seen here, and a rank goes on when both have left."""
     others = max((int(session.state(rank).get("consoles", 1)) for rank in session.ranks), default=1) - 1
     if others > 0:
-        _say(f"{others} other console{'s are' if others > 1 else ' is'} here: ranks stay until all have left", args)
+        aside.say(
+            f"{others} other console{'s are' if others > 1 else ' is'} here: ranks stay until all have left", args
+        )
 
 
 def _complete(session: Session, console: Console, text: str) -> list[str]:
@@ -377,7 +378,7 @@ def _show(outcome: Outcome, console: Console, session: Session, line: str, args:
             plain = [{"rank": row.rank, "state": row.state, "frames": row.frames} for row in rows]
             common.show(standing_lines(plain, absent, look), look)
         case Elsewhere(command=command, ranks=ranks):
-            _elsewhere(command, str(ranks), session, args)
+            aside.elsewhere(command, str(ranks), session, args)
         case Folded():
             from breakranks.show import answers
 
@@ -405,57 +406,3 @@ def _show_json(outcome: Outcome, console: Console, line: str) -> None:
         case Elsewhere(command=command):
             found["notice"] = f"use breakranks {command} --json"
     print(json.dumps(found), flush=True)
-
-
-def _say(text: str, args: argparse.Namespace) -> None:
-    if text and not args.json:
-        common.show([[(text, "dim")]], common.look(args))
-        sys.stdout.flush()
-
-
-def _elsewhere(command: str, ranks: str, session: Session, args: argparse.Namespace) -> None:
-    """`why` and `stacks` of this job, as on the command line. What they find is no status of ours."""
-    from breakranks.cli.main import main
-
-    if args.reaching is not None:
-        from breakranks.cli.beyond import Beyond
-
-        known = Beyond(args.reaching).key_of(link.found for link in session.links.values())
-        which = [args.target, *(["--job", known] if known else []), *common.reach_words(args)]
-        main([command, *which, *(["--rank", ranks] if ranks else [])])
-        return
-    job = _job_of(session)
-    pids = ",".join(str(link.found.pid) for link in session.links.values())
-    which = ["--job", job.job.key] if job is not None else [f"pid:{pids}"]
-    main([command, *which, *(["--rank", ranks] if ranks else [])])
-
-
-def _job_of(session: Session) -> FoundJob | None:
-    pids = {link.found.pid for link in session.links.values()}
-    for job in common.find().jobs:
-        if any(rank.pid in pids for rank in job.ranks):
-            return job
-    return None
-
-
-def _kill(session: Session, sure: bool, args: argparse.Namespace) -> int:
-    """End the job: its launcher first, which ends the ranks as it always does, then what is left."""
-    from breakranks.debug.ending import end_job
-
-    if not sure:
-        if not sys.stdin.isatty():
-            raise UsageError("kill-job wants a yes", "In a script: kill-job yes")
-        _say("not ended", args)
-        return 1
-    if args.reaching is not None:
-        from breakranks.cli.beyond import Beyond
-
-        there = Beyond(args.reaching).end(link.found for link in session.links.values())
-        _say("the job has ended" if not there else f"still there: {', '.join(there)}", args)
-        return 0 if not there else 2
-    job = _job_of(session)
-    pids = [link.found.pid for link in session.links.values()]
-    ranks = [rank.pid for rank in job.ranks] if job is not None else []
-    left = end_job(job.job.launcher_pid if job is not None else 0, sorted({*pids, *ranks}))
-    _say("the job has ended" if not left else f"still there: pid {', '.join(map(str, left))}", args)
-    return 0 if not left else 2

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import sys
 import time
+from functools import partial
 
+from breakranks.cli.common import reach_words
 from breakranks.cli.settle import Progress
 from breakranks.errors import NoJobError
 from breakranks.jobs.targets import Hosts, select_of
@@ -49,8 +52,14 @@ class Reaching:
                 nonce, piece=piece, fifo=fifo, python=args.python, setup=args.setup, sudo=bool(args.sudo)
             )
 
+        # C frames need pystack, the largest part of what may have to travel; few commands read them.
+        native = getattr(args, "native", False) or not getattr(args, "no_native", True)
+        tools = ("py-spy", "pystack") if native else ("py-spy",)
         made = plan(target, options, remote)
-        self.fleet = Fleet(made, nonce=nonce, deadline=args.deadline, fanout=options.fanout, supply=supply)
+        self.fleet = Fleet(
+            made, nonce=nonce, deadline=args.deadline, fanout=options.fanout, supply=partial(supply, tools=tools)
+        )
+        self.fleet.typed = shlex.join([args.target, *reach_words(args)])
         self.found: dict[str, Found] = {}
         self._began = time.monotonic()
         self._say = Progress()
@@ -81,9 +90,9 @@ class Reaching:
         return bool(self.fleet.up) and time.monotonic() - max(self._began, self.fleet.newest) > _GRACE
 
     def _progress(self) -> None:
-        if time.monotonic() - self._began < _SOON:
-            return
         fleet = self.fleet
+        if time.monotonic() - self._began < _SOON or not fleet.waiting:
+            return
         total = len(fleet.stations)
         text = f"{len(fleet.up)} of {total} hosts have answered; waiting for {fold(map(cluster.plain, fleet.waiting))}"
         if sys.stderr.isatty():
@@ -118,19 +127,21 @@ class Reaching:
         self.meet(patient=patient)
         if not self.found:
             self.meet(patient=True)
-        yield self.job(key)
         late = self.fleet.waiting
+        yield self.job(key)
         if not late:
             return
         names = fold(map(cluster.plain, late))
         sys.stdout.flush()
-        sys.stderr.write(f"breakranks: {names} has not answered yet; waiting for it. Ctrl-C leaves it at that.\n")
+        if self.fleet.waiting:
+            sys.stderr.write(f"breakranks: waiting for {names}; Ctrl-C leaves it at that\n")
         if self.meet(patient=True):
+            print(f"\n{names} has answered since; with it:\n")
             yield self.job(key)
         else:
-            self.say_lost(late)
+            self.say_lost()
 
-    def say_lost(self, names: list[str]) -> None:
+    def say_lost(self) -> None:
         """Hosts of which it was said that they may come, and did not."""
         for hosts, lost in cluster.reasons(self.fleet):
             print(f"{hosts}: {lost.what}")

@@ -111,7 +111,8 @@ class ClusterSession:
         """Everything seen so far, of all hosts."""
         if not self._parts:
             raise nothing_seen(self._fleet)
-        return merge(list(self._parts.values()), hosts=hosts_of(self._fleet), job=self._job.job)
+        merged = merge(list(self._parts.values()), hosts=hosts_of(self._fleet), job=self._job.job)
+        return replace(merged, target=self._fleet.typed)
 
 
 def climbs(fleet: Fleet) -> list[Climb]:

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from breakranks.reach.carrying import Running
 from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
-from breakranks.reach.messages import PROTOCOL, Bye, Clock, Connect, Data, Hello, Ping, Reply, Report, Request, Shut
+from breakranks.reach.messages import PROTOCOL, Bye, Clock, Data, Hello, Ping, Reply, Report, Request, Shut
+from breakranks.reach.station import Links, Station, station_of
 from breakranks.reach.ways import Lost, Plan, diagnose
 
 _PING = 5.0
@@ -31,23 +32,6 @@ _CHUNK = 1 << 16
 _ENDING = 1.0
 _BUFFER = 1 << 22
 _FILES = 4  # open files a host
-
-
-class Station:
-    """One host. ``who`` is how it calls itself in its lines."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.who = ""
-        self.running: Running | None = None
-        self.hello: Hello | None = None
-        self.lost: Lost | None = None
-        self.until = float("inf")
-        self.clock = 0.0  # its clock less ours
-        self.clock_error = 0.0
-        self.pinged = 0.0
-        self.heard = 0.0
-        self.shipped = False
 
 
 class Fleet:
@@ -63,6 +47,7 @@ class Fleet:
         supply: Callable[[dict[str, object]], Iterator[bytes]],
     ) -> None:
         self.plan = plan
+        self.typed = plan.name  # the target with its options, as a person types it
         self.deadline = deadline
         self._scheme = plan.name.partition(":")[0]
         self._nonce = nonce
@@ -75,10 +60,10 @@ class Fleet:
         self._running: list[Running] = []
         self._numbers = itertools.count(1)
         self._replies: dict[tuple[str, int], Reply] = {}
-        self._links: dict[int, tuple[Station, socket.socket]] = {}
         self._changed = threading.Condition()
         self._todo: list[Callable[[], None]] = []
         self._selector = selectors.DefaultSelector()
+        self._links = Links(self._selector, self._tell)
         self._awake, self._wake = os.pipe()
         self._closing = False
         self.newest = time.monotonic()  # when somebody last came or was lost
@@ -150,7 +135,7 @@ class Fleet:
         ours, theirs = socket.socketpair()
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         theirs.settimeout(_ENDING)
-        self._later(lambda: self._connect(self.stations[name], path, theirs))
+        self._later(lambda: self._links.connect(self.stations[name], path, theirs))
         return ours
 
     def close(self, wait: bool = True) -> None:
@@ -217,8 +202,7 @@ class Fleet:
                 for do in todo:
                     do()
             elif isinstance(key.data, int):
-                if key.data in self._links:
-                    self._carry(key.data)
+                self._links.carry(key.data)
             else:
                 running, what = key.data
                 if running not in self._running:
@@ -278,12 +262,11 @@ class Fleet:
             return
         if not isinstance(stage, dict):
             return
-        one = self._station(running, said.who)
+        one = station_of(self.stations, running, said.who)
         word = stage.get("stage")
         if word == "need":
             if one is not None:
                 one.until = time.monotonic() + self.deadline + _SHIPPING
-                one.shipped = True
             for body in self._supply(stage):
                 running.send(said.who, body[:1], body[1:])
             self._flush(running)
@@ -294,25 +277,8 @@ class Fleet:
         elif word == "failed" and one is not None:
             self._lose(one, Lost(kind="failed", what=str(stage.get("what"))[:500], remedy=str(stage.get("help") or "")))
 
-    def _station(self, running: Running, who: str, aliases: tuple[str, ...] = ()) -> Station | None:
-        names = running.carrier.hosts
-        if len(names) == 1:
-            one = self.stations[names[0]]
-            one.who = who
-            return one
-        for name in names:
-            if self.stations[name].who == who:
-                return self.stations[name]
-        for word in (*aliases, who):
-            for name in names:
-                plain = name.rpartition("@")[2]
-                if word == plain or word.partition(".")[0] == plain.partition(".")[0]:
-                    self.stations[name].who = who
-                    return self.stations[name]
-        return None
-
     def _report(self, running: Running, who: str, report: Report) -> None:
-        one = self._station(running, who, report.aliases if isinstance(report, Hello) else ())
+        one = station_of(self.stations, running, who, report.aliases if isinstance(report, Hello) else ())
         if one is None:
             return
         one.heard = time.monotonic()
@@ -321,9 +287,9 @@ class Fleet:
         elif isinstance(report, Clock):
             self._set_clock(one, report)
         elif isinstance(report, Data):
-            self._deliver(report)
+            self._links.deliver(report)
         elif isinstance(report, Shut):
-            self._shut(report.link, told=True)
+            self._links.shut(report.link, told=True)
         else:
             with self._changed:
                 self._replies[one.name, report.id] = report
@@ -344,7 +310,7 @@ class Fleet:
                 self._changed.notify_all()
             if not running.carrier.inward:
                 one.pinged = time.time()
-                self._send(running, who_of(one), Ping())
+                self._tell(one, Ping())
 
     def _set_clock(self, one: Station, clock: Clock) -> None:
         """By the first ping, which went to it alone: half the way there and back is what we cannot know."""
@@ -374,9 +340,7 @@ class Fleet:
             one.lost = lost
             self.newest = time.monotonic()
             self._changed.notify_all()
-        for number, (station, _) in list(self._links.items()):
-            if station is one:
-                self._shut(number, told=True)
+        self._links.drop(one)
         running = one.running
         if running is not None and len(running.carrier.hosts) == 1 and running in self._running:
             self._forget(running)
@@ -407,11 +371,15 @@ class Fleet:
                 continue
             for name in names:
                 request = replace(requests[name], id=number)
-                self._send(running, who_of(self.stations[name]), request)
+                self._tell(self.stations[name], request)
 
     def _send(self, running: Running, who: str, request: Request) -> None:
         running.send(who, MSGPACK, msgspec.msgpack.encode(request))
         self._flush(running)
+
+    def _tell(self, one: Station, request: Request) -> None:
+        if one.running is not None:
+            self._send(one.running, one.who, request)
 
     def _flush(self, running: Running) -> None:
         running.write()
@@ -421,48 +389,8 @@ class Fleet:
         elif known and not running.waits:
             self._selector.unregister(running.inp)
 
-    # ---- links
-
-    def _connect(self, one: Station, path: str, theirs: socket.socket) -> None:
-        if one.lost is not None or one.running is None:
-            theirs.close()
-            return
-        number = next(self._numbers)
-        self._links[number] = (one, theirs)
-        self._selector.register(theirs, selectors.EVENT_READ, number)
-        self._send(one.running, who_of(one), Connect(0, number, path))
-
-    def _carry(self, number: int) -> None:
-        one, theirs = self._links[number]
-        try:
-            data = theirs.recv(_CHUNK)
-        except OSError:
-            data = b""
-        if not data:
-            self._shut(number)
-        elif one.running is not None:
-            self._send(one.running, who_of(one), Data(number, data))
-
-    def _deliver(self, report: Data) -> None:
-        if report.link in self._links:
-            try:
-                self._links[report.link][1].sendall(report.data)
-            except OSError:
-                self._shut(report.link)
-
-    def _shut(self, number: int, *, told: bool = False) -> None:
-        known = self._links.pop(number, None)
-        if known is None:
-            return
-        one, theirs = known
-        self._selector.unregister(theirs)
-        theirs.close()
-        if not told and one.running is not None and one.lost is None:
-            self._send(one.running, who_of(one), Shut(number))
-
     def _end(self) -> None:
-        for number in list(self._links):
-            self._shut(number)
+        self._links.close()
         for running in self._running:
             if running.carrier.inward:
                 self._send(running, ALL, Bye())
@@ -482,10 +410,6 @@ def _allow_files(number: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def who_of(one: Station) -> str:
-    return one.who or ALL
 
 
 _TOO_MANY = "This machine allows no more at a time: ulimit -n, ulimit -u. Name fewer hosts, or raise them."

@@ -66,7 +66,7 @@ def missing_since(
     lost = {host.name: host for host in never_seen(hosts) if host.name not in looked_at}
     gone: dict[str, list[int]] = {}
     for rank, name in places.items() if lost else ():
-        if name in lost and rank not in seen:
+        if name in lost:
             gone.setdefault(reason_lines([lost[name]])[0], []).append(rank)
     found += [Missing(str(RankSet(ranks)), "unreachable", reason) for reason, ranks in gone.items()]
     return tuple(one for one in found if one.ranks)

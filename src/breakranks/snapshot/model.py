@@ -223,7 +223,7 @@ class Job(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """The samples of a whole job."""
+    """The samples of a whole job. ``target`` is how hosts were reached, as words for a shell; "": it was this host."""
 
     version: int
     made_by: str
@@ -240,6 +240,7 @@ class Snapshot(Struct, frozen=True):
     launcher: Process | None = None
     groups: tuple[Group, ...] = ()
     operations: tuple[Operation, ...] = ()
+    target: str = ""
 
     def stack(self, row: int) -> tuple[Frame, ...]:
         """The frames of one row, outermost first."""

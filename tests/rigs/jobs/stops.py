@@ -5,7 +5,7 @@ import socket
 
 import breakranks
 
-rank = int(os.environ["RANK"])
+rank = int(next(os.environ[name] for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID") if name in os.environ))
 path = os.path.join(os.environ["RIG_DIR"], f"ready.{rank}")
 with open(path + ".part", "w") as file:
     file.write(f"{socket.gethostname()} {os.getpid()}")

@@ -175,8 +175,7 @@ def _states(job: SlurmJob, deadline: float) -> dict[str, NodeState]:
     command = ("sinfo", "-h", "-N", "-n", job.nodes, "-o", "%N|%T|%E")
     answer = ask((*without(("SINFO_",)), *command), deadline, _REMEDY)
     rows = (line.split("|", 2) for line in answer.out.splitlines() if line.count("|") >= 2)
-    said = {name.strip(): NodeState(state.strip(), reason.strip()) for name, state, reason in rows}
-    return said
+    return {name.strip(): NodeState(state.strip(), reason.strip()) for name, state, reason in rows}
 
 
 def _down(node: str, reason: str) -> Lost:

@@ -1,0 +1,118 @@
+"""One host as the controller sees it, and the links that go there."""
+
+from __future__ import annotations
+
+import itertools
+import selectors
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from breakranks.reach.carrying import Running
+from breakranks.reach.lines import ALL
+from breakranks.reach.messages import Connect, Data, Hello, Request, Shut
+from breakranks.reach.ways import Lost
+
+_CHUNK = 1 << 16
+
+
+class Station:
+    """One host. ``called`` is how it calls itself in its lines."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.called = ""
+        self.running: Running | None = None
+        self.hello: Hello | None = None
+        self.lost: Lost | None = None
+        self.until = float("inf")  # when it must have answered
+        self.clock = 0.0  # its clock less ours
+        self.clock_error = 0.0
+        self.pinged = 0.0
+        self.heard = 0.0
+
+    @property
+    def who(self) -> str:
+        """Whom a line is for."""
+        return self.called or ALL
+
+
+def station_of(
+    stations: Mapping[str, Station], running: Running, who: str, aliases: Sequence[str] = ()
+) -> Station | None:
+    """Who said it: on a stream of many hosts by the name that it has itself, or by another."""
+    names = running.carrier.hosts
+    if len(names) == 1:
+        one = stations[names[0]]
+        one.called = who
+        return one
+    for name in names:
+        if stations[name].called == who:
+            return stations[name]
+    for word in (*aliases, who):
+        for name in names:
+            plain = name.rpartition("@")[2]
+            if word == plain or word.partition(".")[0] == plain.partition(".")[0]:
+                stations[name].called = who
+                return stations[name]
+    return None
+
+
+class Links:
+    """Connections to agents in ranks: a socket here, another there, and messages in between."""
+
+    def __init__(self, selector: selectors.BaseSelector, send: Callable[[Station, Request], None]) -> None:
+        self._selector = selector
+        self._send = send
+        self._numbers = itertools.count(1)
+        self._links: dict[int, tuple[Station, socket.socket]] = {}
+
+    def connect(self, one: Station, path: str, theirs: socket.socket) -> None:
+        if one.lost is not None or one.running is None:
+            theirs.close()
+            return
+        number = next(self._numbers)
+        self._links[number] = (one, theirs)
+        self._selector.register(theirs, selectors.EVENT_READ, number)
+        self._send(one, Connect(0, number, path))
+
+    def carry(self, number: int) -> None:
+        """What we have to say."""
+        if number not in self._links:
+            return  # shut by what came before it in this turn
+        one, theirs = self._links[number]
+        try:
+            data = theirs.recv(_CHUNK)
+        except OSError:
+            data = b""
+        if data:
+            self._send(one, Data(number, data))
+        else:
+            self.shut(number)
+
+    def deliver(self, data: Data) -> None:
+        """What they say."""
+        if data.link in self._links:
+            try:
+                self._links[data.link][1].sendall(data.data)
+            except OSError:
+                self.shut(data.link)
+
+    def shut(self, number: int, *, told: bool = False) -> None:
+        known = self._links.pop(number, None)
+        if known is None:
+            return
+        one, theirs = known
+        self._selector.unregister(theirs)
+        theirs.close()
+        if not told and one.running is not None and one.lost is None:
+            self._send(one, Shut(number))
+
+    def drop(self, one: Station) -> None:
+        """A host is lost, and all that go there are."""
+        for number, (station, _) in list(self._links.items()):
+            if station is one:
+                self.shut(number, told=True)
+
+    def close(self) -> None:
+        for number in list(self._links):
+            self.shut(number)

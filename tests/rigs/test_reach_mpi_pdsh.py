@@ -1,0 +1,92 @@
+"""Every command over the hosts of a hostfile, over pdsh, and over a command of one's own, at a job of mpirun."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ClusterShell.NodeSet import NodeSet
+
+from . import commands
+from .launch import Job, under_mpirun
+from .look import Looker
+from .nodes import MACHINE, Nodes, Odd
+from .transports import hostfile
+from .watch import leaves_nothing
+
+OF_RANKS = "/tmp/breakranks-0"
+WAYS = ("mpi", "pdsh", "exec")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    odd = {"n2": Odd(bashrc='echo "Welcome to $(hostname)"\n'), "n4": Odd(refuses=True)}
+    with Nodes(tmp_path_factory.mktemp("nodes"), 4, ssh=True, odd=odd) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def job(nodes: Nodes) -> Iterator[Job]:
+    with under_mpirun(nodes, ["n1", "n2", "n3"], "straggler", str(commands.LATE)) as running:
+        yield running
+
+
+def by(way: str, nodes: Nodes, *names: str) -> Looker:
+    options = (f"--ssh-config={nodes.ssh_config}",)
+    hosts = str(NodeSet(",".join(names)))
+    if way == "exec":
+        wrapper = f"ssh -F {shlex.quote(str(nodes.ssh_config))} {{host}} {{command}}"
+        return Looker(nodes.folder, (f"exec:{wrapper}@{hosts}",), {})
+    where = str(hostfile(nodes, names)) if way == "mpi" else hosts
+    return Looker(nodes.folder, (f"{way}:{where}", *options), {})
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_command(command: str, way: str, job: Job, nodes: Nodes) -> None:
+    with leaves_nothing(nodes, but=OF_RANKS):
+        commands.COMMANDS[command](by(way, nodes, "n1", "n2", "n3"), job)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_console(way: str, nodes: Nodes) -> None:
+    with under_mpirun(nodes, ["n1", "n2"], "stops") as job:
+        commands.console(by(way, nodes, "n1", "n2"), job)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lost_hosts(way: str, nodes: Nodes, job: Job) -> None:
+    """n4 lets nobody in, and n3 cannot be reached; the rest is seen."""
+    nodes.cut_between(MACHINE, "n3")
+    try:
+        with leaves_nothing(nodes, but=OF_RANKS):
+            answer = by(way, nodes, "n1", "n2", "n3", "n4")("stacks", "--json", "--deadline", "6", within=40).json
+    finally:
+        nodes.heal_between(MACHINE, "n3")
+    lost = {name: one for one in answer["job"]["lost_hosts"] for name in NodeSet(one["hosts"])}
+    assert {name: one["state"] for name, one in lost.items()} == {"n3": "unreachable", "n4": "refused"}
+    assert all(one["reason"] for one in lost.values())
+    assert (answer["job"]["ranks"], answer["job"]["unseen"]) == ("0-1", "2")
+
+
+def test_a_hostfile_as_people_write_them(nodes: Nodes, job: Job, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# the cluster\n\nn1 slots=2 max_slots=4\n n2:2\nn3\n")
+    look = Looker(nodes.folder, (f"mpi:{file}", f"--ssh-config={nodes.ssh_config}"), {})
+    commands.stacks(look, job)
+
+
+@pytest.mark.parametrize(
+    "host", ["-oProxyCommand=touch${IFS}x", "$(touch x)", "`touch x`", "n1;touch x", "n1 && touch x", "'; touch x; '"]
+)
+@pytest.mark.parametrize("template", ["sh -c 'true {host}' ", "ssh -F {config} {host} {command}", "echo {host}"])
+def test_hostile_names_reach_no_shell(template: str, host: str, nodes: Nodes, tmp_path: Path) -> None:
+    wrapper = template.replace("{config}", shlex.quote(str(nodes.ssh_config)))
+    look = Looker(tmp_path, (f"exec:{wrapper}@{host}",), {})
+    seen = look("stacks", "--deadline", "3", within=20)
+    assert seen.status == 2, seen
+    assert os.listdir(tmp_path) == []
+    assert not (nodes.folder / "x").exists()

@@ -1,0 +1,97 @@
+"""Every command from a login node of Slurm, at a job of srun on three hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from ClusterShell.NodeSet import NodeSet
+
+from . import commands
+from .launch import Job, under_srun
+from .look import Looker, breakranks
+from .nodes import MACHINE, Nodes
+from .slurm import Slurm
+from .watch import leaves_nothing
+
+OF_RANKS = "/tmp/breakranks-0"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), 4) as running:  # no sshd: srun is the only way in
+        yield running
+
+
+@pytest.fixture(scope="module")
+def slurm(nodes: Nodes) -> Iterator[Slurm]:
+    with Slurm(nodes.folder / "slurm", nodes) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running(nodes: Nodes, slurm: Slurm) -> Iterator[tuple[Job, str]]:
+    with under_srun(nodes, slurm, 3, "straggler", str(commands.LATE)) as found:
+        yield found
+
+
+@pytest.fixture
+def job(running: tuple[Job, str]) -> Job:
+    return running[0]
+
+
+@pytest.fixture
+def look(running: tuple[Job, str], nodes: Nodes, slurm: Slurm) -> Looker:
+    return by_slurm(nodes, slurm, running[1])
+
+
+def by_slurm(nodes: Nodes, slurm: Slurm, job: str) -> Looker:
+    return Looker(nodes.folder, (f"slurm:{job}",), slurm.environment)
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_command(command: str, look: Looker, job: Job, nodes: Nodes) -> None:
+    with leaves_nothing(nodes, but=OF_RANKS):
+        commands.COMMANDS[command](look, job)
+
+
+def test_a_step(running: tuple[Job, str], nodes: Nodes, slurm: Slurm) -> None:
+    job, number = running
+    commands.stacks(by_slurm(nodes, slurm, f"{number}.0"), job)
+
+
+def test_a_breakpoint_and_another_job_on_the_same_hosts(look: Looker, job: Job, nodes: Nodes, slurm: Slurm) -> None:
+    with under_srun(nodes, slurm, 2, "stops") as (other, number):
+        assert {host.name for host, _ in other.ranks.values()} & {"n1", "n2", "n3"}
+        # Without a word about which of the two: a Slurm job is one.
+        commands.ps(look, job)
+        commands.console(by_slurm(nodes, slurm, number), other)
+
+
+def test_jobs_are_listed(running: tuple[Job, str], nodes: Nodes, slurm: Slurm) -> None:
+    seen = breakranks(nodes.folder, "ps", "slurm:", environment=slurm.environment)
+    assert running[1] in seen.whole and "n[1-3]" in seen.whole
+
+
+def test_a_job_that_is_not_there(nodes: Nodes, slurm: Slurm) -> None:
+    seen = by_slurm(nodes, slurm, "4242")("why", status=2)
+    assert "4242" in seen.err
+    assert not seen.out
+
+
+def test_without_slurm_it_says_so(nodes: Nodes) -> None:
+    seen = breakranks(nodes.folder, "why", "slurm:1", environment={"SLURM_CONF": str(nodes.folder / "no.conf")})
+    assert seen.status == 2
+    assert "slurm" in seen.err.lower()
+
+
+def test_a_host_that_is_gone_is_lost_and_the_others_are_seen(look: Looker, job: Job, nodes: Nodes) -> None:
+    """The last one: slurmctld notices, and ends the job."""
+    nodes.cut_between(MACHINE, "n1")
+    try:
+        seen = look("stacks", "--json", "--deadline", "6", within=40)
+    finally:
+        nodes.heal_between(MACHINE, "n1")
+    answer = seen.json
+    assert {name for one in answer["job"]["lost_hosts"] for name in NodeSet(one["hosts"])} == {"n1"}
+    assert (answer["job"]["ranks"], answer["job"]["unseen"]) == ("1-2", "0")
