@@ -29,18 +29,19 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import scale_agent
 
-from breakranks.cli.reaching import Reaching
-from breakranks.cli.startup import relax_collector
+from breakranks.cli import common, stacks
+from breakranks.cli.startup import Words, relax_collector
 from breakranks.explain import explain
 from breakranks.jobs.across import ClusterJob
 from breakranks.jobs.find import Found
-from breakranks.jobs.targets import Hosts, parse_target, select_of
+from breakranks.jobs.targets import select_of
 from breakranks.reach import cluster
 from breakranks.reach.fleet import Fleet
 from breakranks.reach.lines import MSGPACK, Writer
@@ -118,12 +119,12 @@ def live(hosts: int, agents: str | None) -> Result:
     """Look at that many hosts as `stacks` does, and then as `why` does. ``agents``: a nursery, if it is to be one."""
     relax_collector()  # as the commands do
     command = [str(AGENT)] if agents is None else ["-ISc", scale_agent.MESSENGER, agents]
-    target = parse_target(f"exec:{shlex.join([sys.executable, *command])} {{host}} {hosts}@h[1-{hosts}]")
-    assert isinstance(target, Hosts)
-    words = dict.fromkeys(("ssh_config", "ssh_options", "python", "setup", "sudo"))
+    target = f"exec:{shlex.join([sys.executable, *command])} {{host}} {hosts}@h[1-{hosts}]"
+    args = Words(stacks.configure).parse([target, f"--deadline={DEADLINE:g}"])
     step = Timer()
     with step("start"):
-        reaching = Reaching(target, argparse.Namespace(**words, deadline=DEADLINE))
+        reaching = common.reach(args)
+        assert reaching is not None
         fleet = reaching.fleet
         fleet.wait(lambda: not fleet.waiting, DEADLINE)
     try:
@@ -342,14 +343,14 @@ def main() -> int:
     reached, read = [], []
     with nursery() as agents:
         for hosts in args.hosts:
-            reached.append(apart(lambda hosts=hosts: live(hosts, agents)))
+            reached.append(apart(partial(live, hosts, agents)))
             check(reached[-1])
     if reached:
         print(f"live agents\n{report_live(reached)}\n", flush=True)
     for hosts in args.recorded:
         with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
             recording = Recording(hosts, Path(folder))
-            read.append(apart(lambda recording=recording: recorded(recording)))
+            read.append(apart(partial(recorded, recording)))
         check(read[-1])
     if read:
         cpu = table(read, "CPU s, at hosts:", lambda step, _: f"{step.cpu:.2f}")

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from breakranks.jobs.find import Found
     from breakranks.snapshot.model import Call, Job, Process, Rank, Sample, Snapshot, StackTable
-    from breakranks.snapshot.recorder import Group, Recorder
+    from breakranks.snapshot.recorder import Group, Operation, Recorder
 
 RANKS = 8  # a host
 CALLS = 120  # of the world group; the last is the one that nobody gets out of
@@ -230,7 +230,7 @@ def _across(hosts: int) -> list[str]:
     return [str(RankSet(range(local, hosts * RANKS, RANKS))) for local in range(RANKS)]
 
 
-def _operations() -> tuple[object, ...]:
+def _operations() -> tuple[Operation, ...]:
     from breakranks.snapshot.recorder import Operation
 
     sizes = [f"[[{1 << (10 + i)}]]" for i in range(6)]
@@ -294,7 +294,7 @@ def serve(inp: int, out: int, words: list[str]) -> None:
         def __init__(self) -> None:
             super().__init__(inp, out, nonce=nonce, piece=piece, patience=patience)
             self.host = name
-            self._service = MadeUp(nonce)
+            self._service = MadeUp()
 
         def tell(self, report: Report) -> None:
             if isinstance(report, Hello):

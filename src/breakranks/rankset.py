@@ -72,8 +72,16 @@ class RankSet:
                 raise UsageError(f"rank {end} is out of range", f"Ranks go up to {MAX_RANK:,}.")
             if end < start or step < 1:
                 raise UsageError(f"{part.strip()!r} is an empty range", "Write the smaller rank first: 0-7.")
-            found |= cls.span(start, end + 1) if step == 1 else cls(range(start, end + 1, step))
+            found |= cls.span(start, end + 1) if step == 1 else cls._stepped(start, end, step)
         return found
+
+    @classmethod
+    def _stepped(cls, start: int, end: int, step: int) -> RankSet:
+        """Every ``step``-th, by arithmetic: 1 + x + x² + … is a quotient."""
+        count = (end - start) // step + 1
+        if count < 64:
+            return cls(range(start, end + 1, step))
+        return cls.from_bits((((1 << step * count) - 1) // ((1 << step) - 1)) << start)
 
     @property
     def bits(self) -> int:

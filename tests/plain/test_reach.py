@@ -131,8 +131,10 @@ def test_hosts_says_how_far_each_goes(br: Br) -> None:
     found = json.loads(br("hosts", "--json").stdout)
     [host] = found["hosts"]
     assert host["host"] == "here"
-    assert host["stops_at"] is None
     assert [step["step"] for step in host["steps"]] == ["log in", "python", "run", "processes", "ranks", "stacks"]
+    # Others may have jobs here whose stacks cannot be read.
+    assert all(step["fine"] for step in host["steps"][:-1])
+    assert host["stops_at"] == (None if host["steps"][-1]["fine"] else "stacks")
     lost = br("hosts", target="exec:false {host}@here")
     assert lost.returncode == 2
     assert "log in" in lost.stdout and "stops here" in lost.stdout

@@ -24,10 +24,11 @@ from typing import Any
 import msgspec
 import pytest
 
+import breakranks
 from breakranks.errors import UsageError
 from breakranks.observe.sweep import py_spy
 from breakranks.reach.lines import Reader, Said, Writer
-from breakranks.reach.messages import Find, Hello, Jobs, Ping, Report
+from breakranks.reach.messages import Clock, Find, Hello, Jobs, Report
 from breakranks.reach.shipping import bundle, settle
 from breakranks.reach.shipping.command import remote_command
 
@@ -61,6 +62,7 @@ class Remote:
     ) -> None:
         self.reader, self.writer = Reader(NONCE), Writer(NONCE, 48_000)
         self.messages: list[Said] = []
+        self.raw = b""
         self.process = subprocess.Popen(
             [*shell, shlex.join(words)],
             stdin=subprocess.PIPE,
@@ -80,6 +82,7 @@ class Remote:
             data = os.read(self.out, 1 << 16)
             if not data:
                 raise EOFError(f"it has ended: {self.errors()}")
+            self.raw += data
             self.messages += self.reader.feed(data)
         return self.messages.pop(0)
 
@@ -91,10 +94,13 @@ class Remote:
         return found
 
     def report(self) -> Report:
-        said = self.next()
-        assert said.kind == b"m", said
-        found: Report = msgspec.msgpack.decode(said.body, type=Report)
-        return found
+        """The next one that is not merely a sign of life."""
+        while True:
+            said = self.next()
+            assert said.kind == b"m", said
+            found: Report = msgspec.msgpack.decode(said.body, type=Report)
+            if not isinstance(found, Clock):
+                return found
 
     def hello(self) -> Hello:
         found = self.report()
@@ -187,6 +193,9 @@ def test_passes_through_the_login_shell(shell: str, remotes: list[Remote]) -> No
     hello = remote.hello()
     assert not hello.shipped
     assert hello.python == ".".join(map(str, sys.version_info[:3]))
+    # What anybody prints there goes to the errors, and what anybody reads is nothing.
+    assert os.stat(f"/proc/{hello.pid}/fd/1") == os.stat(f"/proc/{hello.pid}/fd/2") != os.fstat(remote.out)
+    assert os.readlink(f"/proc/{hello.pid}/fd/0") == os.devnull
     assert remote.end() == 0
 
 
@@ -225,6 +234,8 @@ def test_ships_what_is_lacking_and_leaves_nothing(bare: str, place: Path, remote
     )
     assert done.stdout.decode().startswith(str(folder))
     assert isinstance(remote.ask(Find(1)), Jobs)
+    numbers = [int(line.split()[3]) for line in remote.raw.splitlines() if line.split()[4] == b"."]
+    assert numbers == list(range(len(numbers)))  # the agent counts on
     assert remote.end() == 0
     until(lambda: not folders(place), "the folder is removed")
 
@@ -240,6 +251,27 @@ def test_without_a_msgspec_that_fits_the_stand_in_is_used(bare: str, place: Path
     assert isinstance(remote.ask(Find(1)), Jobs)
     assert remote.end() == 0
     until(lambda: not folders(place), "the folder is removed")
+
+
+def test_another_breakranks_is_not_used(bare: str, place: Path, tmp_path: Path, remotes: list[Remote]) -> None:
+    """GIVEN a host with an older one, and a msgspec that does not load WHEN ours is shipped THEN ours runs."""
+    old = tmp_path / "old"
+    for package in ("breakranks", "msgspec"):
+        (old / package).mkdir(parents=True)
+        (old / package / "__init__.py").write_text("__version__ = '0.0.1'\n")
+    (old / "msgspec" / "structs.py").write_text("raise ImportError('of another Python')\n")
+    remote = Remote(remote_command(NONCE, python=bare), environ={**go_to(place), "PYTHONPATH": str(old)})
+    remotes.append(remote)
+    need = remote.stage()
+    assert need["stage"] == "need"
+    assert "msgspec" not in need["have"]
+    remote.supply(need, tools=())
+    assert remote.hello().version == breakranks.__version__
+    assert isinstance(remote.ask(Find(1)), Jobs)
+    shutil.rmtree(old / "msgspec")
+    remote = Remote(remote_command(NONCE), environ={**go_to(place), "PYTHONPATH": str(old)})
+    remotes.append(remote)
+    assert "msgspec" in remote.stage()["have"]  # it has one, and all the same ours is needed
 
 
 def test_killed_agents_are_cleaned_up_after(bare: str, place: Path, remotes: list[Remote]) -> None:
@@ -311,10 +343,10 @@ def test_what_is_said_to_other_hosts_is_not_heard(bare: str, place: Path, remote
     *files, go = bundle.supply(need, tools=())
     for body in files:
         remote.send(body, who="*")
-    both = remote.writer.lines("*", go[:1], go[1:]) + remote.writer.lines(HOST, b"m", msgspec.msgpack.encode(Ping()))
+    both = remote.writer.lines("*", go[:1], go[1:]) + remote.writer.lines(HOST, b"m", msgspec.msgpack.encode(Find(1)))
     assert os.write(remote.inp, both) == len(both) < select.PIPE_BUF
     assert remote.hello().shipped
-    assert type(remote.report()).__name__ == "Clock"  # what came right behind was not lost
+    assert isinstance(remote.report(), Jobs)  # what came right behind was not lost
 
 
 def test_nobody_says_anything(bare: str, place: Path, remotes: list[Remote]) -> None:
@@ -327,7 +359,7 @@ def test_nobody_says_anything(bare: str, place: Path, remotes: list[Remote]) -> 
 
 def test_nothing_is_imported_from_where_it_starts(tmp_path: Path, remotes: list[Remote]) -> None:
     trap = "raise SystemExit('imported from the wrong place')"
-    for name in ("zlib", "binascii", "json", "base64", "typing", "breakranks", "msgspec", "hashlib", "os"):
+    for name in ("zlib", "binascii", "json", "base64", "typing", "breakranks", "msgspec", "os", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text(trap)
     # An empty entry is the folder where it starts.
     where = f":{os.path.dirname(os.path.dirname(bundle.__file__))}/../.."

@@ -384,6 +384,7 @@ def site(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 @pytest.fixture
 def job(site: Slurm) -> Iterator[str]:
     number = site.submit("srun --nodes=2 --ntasks=2 sleep 600 & wait\n", "--nodes=3", "--ntasks=24", "--exclusive")
+    wait_for(lambda: f"{number}.0" in site._run("squeue", "-h", "-s", "-j", number, "-o", "%i").split())
     yield number
     site.cancel(number)
 
@@ -393,15 +394,8 @@ def test_a_slurm_job_and_a_step_of_it(nodes: Nodes, options: Options, job: str) 
     assert (made.hosts, made.slurm, made.lost) == (("n1", "n2", "n3"), (job, ""), {})
     check_conversation(made, nodes, 64_000)
 
-    def step() -> Plan | None:
-        try:
-            return plan(parse_target(f"slurm:{job}.0"), options, agent())
-        except NoJobError:
-            return None
-
-    wait_for(lambda: step() is not None)
-    of_step = step()
-    assert of_step is not None and (len(of_step.hosts), of_step.slurm) == (2, (job, "0"))
+    of_step = plan(parse_target(f"slurm:{job}.0"), options, agent())
+    assert (of_step.hosts, of_step.slurm) == (("n1", "n2"), (job, "0"))
     with pytest.raises(NoJobError) as caught:
         plan(parse_target(f"slurm:{job}.7"), options, agent())
     assert f"slurm:{job}.0" in caught.value.help

@@ -45,16 +45,17 @@ def by(way: str, nodes: Nodes, *names: str) -> Looker:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_console(way: str, nodes: Nodes) -> None:
+    """The first one: once ranks of another job have been attached to, a console asks which job is meant."""
+    with under_mpirun(nodes, ["n1", "n2"], "stops") as job:
+        commands.console(by(way, nodes, "n1", "n2"), job)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("command", commands.COMMANDS)
 def test_command(command: str, way: str, job: Job, nodes: Nodes) -> None:
     with leaves_nothing(nodes, but=OF_RANKS):
         commands.COMMANDS[command](by(way, nodes, "n1", "n2", "n3"), job)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_console(way: str, nodes: Nodes) -> None:
-    with under_mpirun(nodes, ["n1", "n2"], "stops") as job:
-        commands.console(by(way, nodes, "n1", "n2"), job)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -259,6 +259,17 @@ def test_commands_say_the_host() -> None:
     assert found.kind == "subprocess-wait" and found.next[0].startswith("ssh n2 kill 900")
 
 
+def test_our_own_commands_say_how_to_get_there() -> None:
+    world = all_reduce(3)
+    world.add(world.thread(own("load", 5), call=LONG_SLEEP))
+    snapshot = replace(on_hosts(world.snapshot(), 2), target="'ssh:n[1-2]'")
+    assert verdict(snapshot).next == (
+        "breakranks stacks 'ssh:n[1-2]' --rank 3 --threads --native",
+        "breakranks attach 'ssh:n[1-2]' --ranks 3",
+    )
+    assert explain(snapshot).verdict == explain(snapshot).findings[0]
+
+
 # --- clocks ------------------------------------------------------------------------------------------------
 
 

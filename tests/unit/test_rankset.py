@@ -85,3 +85,9 @@ def test_small_cases() -> None:
         RankSet([-1])
     with pytest.raises(ValueError):
         _ = RankSet().first
+
+
+@given(st.integers(0, 1000), st.integers(2, 40), st.integers(1, 500), st.integers(0, 39))
+def test_steps_are_read_as_written(start: int, step: int, count: int, spare: int) -> None:
+    end = start + step * (count - 1) + min(spare, step - 1)
+    assert list(RankSet.parse(f"{start}-{end}/{step}")) == list(range(start, end + 1, step))

@@ -37,7 +37,24 @@ class Beyond:
         for name, reply in self._fleet.ask(asked, self._fleet.deadline):
             if isinstance(reply, messages.Attached):
                 found += _agents(plain(name), reply)
-        return found
+        return self._named(found)
+
+    def _named(self, found: list[Found]) -> list[Found]:
+        """One job has one name. Where a launcher gave it none, each host has made one of its own."""
+        keys = {
+            (host, rank.pid): job.job.key
+            for job in self._reaching.jobs()
+            for host, part in job.parts.items()
+            for rank in part.ranks
+        }
+        names: dict[str, str] = {}
+        for one in sorted(found, key=lambda one: one.rank):
+            key = keys.get((one.host, one.pid))
+            if key is not None:
+                names.setdefault(key, one.job)
+        return [
+            msgspec.structs.replace(one, job=names.get(keys.get((one.host, one.pid), ""), one.job)) for one in found
+        ]
 
     def connect(self, found: Found) -> socket.socket:
         return self._fleet.connect(self._names[found.host], found.path)

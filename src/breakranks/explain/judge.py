@@ -11,7 +11,7 @@ from breakranks.explain.inside import note, progress
 from breakranks.explain.meanings import PEER, Table
 from breakranks.explain.model import CERTAIN, Class, Diagnosis, Finding
 from breakranks.explain.rules import collectives, deadlock, hosts, links, missing, reason_for, starting
-from breakranks.explain.rules.places import at_host, to_continue
+from breakranks.explain.rules.places import at_host, to_continue, with_target
 from breakranks.explain.rules.proposal import Proposal, folded, union, what, with_reason
 from breakranks.explain.rules.reason import MOVING, SLOW, Reason
 from breakranks.rankset import RankSet
@@ -39,14 +39,24 @@ def explain(snapshot: Snapshot, table: Table | None = None) -> Diagnosis:
     """
     if is_of_dumps(snapshot):
         return explain_dumps(snapshot)
-    case = Case(snapshot, table)
+    found = _explain(Case(snapshot, table))
+    if not snapshot.target:
+        return found
+    return replace(
+        found,
+        verdict=with_target(found.verdict, snapshot.target) if found.verdict is not None else None,
+        findings=tuple(with_target(one, snapshot.target) for one in found.findings),
+    )
+
+
+def _explain(case: Case) -> Diagnosis:
     alike = sorted(folded(case, case.nodes), key=lambda some: union(some).first)
     classes = tuple(_class(case, some) for some in alike)
     begun = starting.proposal(case)
     if begun is not None:
         return _starting(*begun, classes)
     proposals = [_in_motion(case, one) for one in _propose(case)]
-    looks = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)
+    looks = max((len(rank.process.samples) for rank in case.snapshot.ranks), default=0)
     held = [
         _with_progress(case, one) for one in proposals if _standing(case, one) >= one.needs and looks >= one.samples
     ]

@@ -31,7 +31,7 @@ _END = 3.0  # seconds for what is going on when the controller has gone
 _FULL = 1 << 25  # bytes that wait to be taken, from which on no link is read
 _CHUNK = 1 << 16
 _WAIT = 5.0
-_SIGN = 5.0  # seconds without a word from us
+_SIGN = 2.0  # seconds without a word from us
 
 
 def serve(

@@ -26,7 +26,8 @@ class Running:
         self.reader = Reader(nonce)
         self._writer = Writer(nonce, carrier.piece)
         self._waiting: deque[bytes] = deque()
-        self._runs: deque[tuple[str, ...]] = deque()  # commands that bring lines in, where stdin does not
+        self._lines: list[str] = []  # those that are to be brought in, where stdin does not
+        self._runs: deque[tuple[str, ...]] = deque()  # and commands that do it
         self._bringing: subprocess.Popen[bytes] | None = None
         self._stderr = b""
         self.began = self.pinged = time.monotonic()
@@ -73,7 +74,7 @@ class Running:
     def send(self, who: str, kind: bytes, body: bytes) -> None:
         lines = self._writer.lines(who, kind, body)
         if self.carrier.inward:
-            self._runs.extend(inward(self.carrier, lines.decode().splitlines()))
+            self._lines += lines.decode().splitlines()
             self.bring()
         else:
             self._waiting.append(lines)
@@ -108,6 +109,10 @@ class Running:
         if self._bringing is not None and self._bringing.poll() is None:
             return
         self._bringing = None
+        if not self._runs and self._lines:
+            # All that have gathered meanwhile: a command takes as long for one.
+            lines, self._lines = self._lines, []
+            self._runs.extend(inward(self.carrier, lines))
         if self._runs:
             self._bringing = subprocess.Popen(
                 self._runs.popleft(),

@@ -26,6 +26,7 @@ def find(fleet: Fleet, hosts: list[str], found: dict[str, Found]) -> None:
     for name, reply in fleet.ask(dict.fromkeys(hosts, Find(0, fleet.plan.slurm)), fleet.deadline):
         if isinstance(reply, Jobs):
             found[plain(name)] = reply.found
+            fleet.stations[name].told = True
         else:
             _failed(fleet, name, reply)
 
@@ -41,7 +42,7 @@ def hosts_of(fleet: Fleet) -> list[Host]:
         name = plain(one.name)
         if one.lost is not None:
             hosts.append(Host(name, state=one.lost.kind, reason=one.lost.what, remedy=one.lost.remedy))
-        elif one.hello is None:
+        elif one.hello is None or not one.told:
             hosts.append(Host(name, state="timed-out", reason="has not answered yet"))
         else:
             addresses = one.hello.addresses
@@ -111,7 +112,13 @@ class ClusterSession:
         """Everything seen so far, of all hosts."""
         if not self._parts:
             raise nothing_seen(self._fleet)
-        merged = merge(list(self._parts.values()), hosts=hosts_of(self._fleet), job=self._job.job)
+        merged = merge(
+            list(self._parts.values()),
+            hosts=hosts_of(self._fleet),
+            job=self._job.job,
+            missing=self._job.missing,
+            places=self._job.places,
+        )
         return replace(merged, target=self._fleet.typed)
 
 

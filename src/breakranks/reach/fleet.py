@@ -22,10 +22,11 @@ from msgspec.structs import replace
 from breakranks.reach.carrying import Running
 from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
 from breakranks.reach.messages import PROTOCOL, Bye, Clock, Data, Hello, Ping, Reply, Report, Request, Shut
-from breakranks.reach.station import Links, Station, station_of
+from breakranks.reach.station import Asked, Links, Roster, Station
 from breakranks.reach.ways import Lost, Plan, diagnose
 
 _PING = 5.0
+_LOOK = 0.1  # seconds between two looks at who is late
 _SILENT = 20.0  # seconds; an agent gives a sign of life more often
 _SHIPPING = 30.0  # more seconds for a host that gets our code first
 _CHUNK = 1 << 16
@@ -57,9 +58,13 @@ class Fleet:
         for name, lost in plan.lost.items():
             self.stations.setdefault(name, Station(name)).lost = lost
         self._pending = list(plan.carriers)[::-1]
-        self._running: list[Running] = []
+        self._coming = {one.name: one for one in self.stations.values() if one.lost is None}
+        self._under_way = 0  # those of them whose carrier runs
+        self._same: dict[str, Station] = {}
+        self._running: dict[Running, Roster] = {}
+        self._looked = time.monotonic()
         self._numbers = itertools.count(1)
-        self._replies: dict[tuple[str, int], Reply] = {}
+        self._asked: dict[int, Asked] = {}
         self._changed = threading.Condition()
         self._todo: list[Callable[[], None]] = []
         self._selector = selectors.DefaultSelector()
@@ -87,7 +92,7 @@ class Fleet:
     @property
     def waiting(self) -> list[str]:
         """Hosts that have not answered yet."""
-        return [one.name for one in self.stations.values() if one.hello is None and one.lost is None]
+        return list(self._coming)
 
     @property
     def lost(self) -> dict[str, Lost]:
@@ -103,29 +108,25 @@ class Fleet:
     def ask(self, requests: Mapping[str, Request], seconds: float) -> Iterator[tuple[str, Reply]]:
         """Ask hosts, each its own; their answers as they come. One that does not answer in time is lost."""
         number = next(self._numbers)
-        awaited = {name for name in requests if self.stations[name].lost is None}
-        self._later(lambda: self._ask({name: requests[name] for name in awaited}, number))
         until = time.monotonic() + seconds
-        while awaited:
-            found = self._answers(awaited, number, until)
-            awaited -= found.keys()
-            awaited -= {name for name in awaited if self.stations[name].lost is not None}
-            yield from found.items()
-            if time.monotonic() >= until:
-                for name in awaited:
-                    self.lose(name, Lost(kind="timed-out", what=f"did not answer within {seconds:.0f} s", remedy=_BUSY))
-                return
-
-    def _answers(self, awaited: set[str], number: int, until: float) -> dict[str, Reply]:
-        """The next answers, when there are any, or somebody was lost, or the time is over."""
-
-        def some() -> bool:
-            return any((name, number) in self._replies or self.stations[name].lost is not None for name in awaited)
-
         with self._changed:
-            self._changed.wait_for(some, max(0.0, until - time.monotonic()))
-            here = [name for name in awaited if (name, number) in self._replies]
-            return {name: self._replies.pop((name, number)) for name in here}
+            asked = Asked(name for name in requests if self.stations[name].lost is None)
+            self._asked[number] = asked
+        self._later(lambda: self._ask({name: requests[name] for name in tuple(asked.awaited)}, number))
+        try:
+            while asked.awaited or asked.answers:
+                with self._changed:
+                    some = self._changed.wait_for(
+                        lambda: bool(asked.answers or not asked.awaited), max(0.0, until - time.monotonic())
+                    )
+                    answers, late = asked.take(), () if some else tuple(asked.awaited)
+                yield from answers
+                for name in late:
+                    self.lose(name, Lost(kind="timed-out", what=f"did not answer within {seconds:.0f} s", remedy=_BUSY))
+                if late:
+                    return
+        finally:
+            del self._asked[number]
 
     def lose(self, name: str, lost: Lost) -> None:
         self._later(lambda: self._lose(self.stations[name], lost))
@@ -164,6 +165,9 @@ class Fleet:
             with self._changed:
                 for one in self.stations.values():
                     one.lost = one.lost or lost
+                for asked in self._asked.values():
+                    asked.awaited.clear()
+                self._coming.clear()
                 self._changed.notify_all()
             if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
                 raise
@@ -172,7 +176,7 @@ class Fleet:
 
     def _start(self) -> None:
         """Start carriers, but not more at a time than hosts may be on their way up."""
-        while self._pending and sum(one.running is not None for one in self._on_their_way()) < self._fanout:
+        while self._pending and self._under_way < self._fanout:
             carrier = self._pending.pop()
             stations = [self.stations[name] for name in carrier.hosts if self.stations[name].lost is None]
             try:
@@ -184,15 +188,13 @@ class Fleet:
                     remedy = _TOO_MANY if many else f"Is {carrier.argv[0]} installed here?"
                     self._lose(one, Lost(kind="failed", what=what, remedy=remedy))
                 continue
-            self._running.append(running)
+            self._running[running] = Roster([self.stations[name] for name in carrier.hosts])
+            self._under_way += len(stations)
             self._selector.register(running.outward, selectors.EVENT_READ, (running, "out"))
             self._selector.register(running.errors, selectors.EVENT_READ, (running, "err"))
             for one in stations:
                 one.running = running
                 one.until = time.monotonic() + self.deadline
-
-    def _on_their_way(self) -> list[Station]:
-        return [one for one in self.stations.values() if one.hello is None and one.lost is None]
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(0.02 if any(one.brings for one in self._running) else 0.25):
@@ -219,14 +221,20 @@ class Fleet:
         for running in self._running:
             if running.brings:
                 running.bring()
-        for one in self._on_their_way():
+        away = now - self._looked
+        if away < _LOOK:
+            return
+        self._looked = now
+        for one in list(self._coming.values()):
             if now > one.until:
                 self._late(one)
         for one in self.stations.values():
+            # While we ourselves were stopped, or this machine slept, nobody was asked.
+            one.heard += max(0.0, away - 10 * _LOOK)
             if one.hello is not None and one.lost is None and now - one.heard > _SILENT:
                 what = f"has said nothing for {now - one.heard:.0f} s"
                 self._lose(one, Lost(kind="lost", what=what, remedy="Is it down, or the way to it?"))
-        for running in self._running:
+        for running in list(self._running):
             if now - running.pinged > (_PING if not running.carrier.inward else 3 * _PING):
                 running.pinged = now
                 self._send(running, ALL, Ping())
@@ -262,7 +270,7 @@ class Fleet:
             return
         if not isinstance(stage, dict):
             return
-        one = station_of(self.stations, running, said.who)
+        one = self._running[running].of(said.who)
         word = stage.get("stage")
         if word == "need":
             if one is not None:
@@ -278,7 +286,7 @@ class Fleet:
             self._lose(one, Lost(kind="failed", what=str(stage.get("what"))[:500], remedy=str(stage.get("help") or "")))
 
     def _report(self, running: Running, who: str, report: Report) -> None:
-        one = station_of(self.stations, running, who, report.aliases if isinstance(report, Hello) else ())
+        one = self._running[running].of(who, report.aliases if isinstance(report, Hello) else ())
         if one is None:
             return
         one.heard = time.monotonic()
@@ -292,22 +300,24 @@ class Fleet:
             self._links.shut(report.link, told=True)
         else:
             with self._changed:
-                self._replies[one.name, report.id] = report
-                self._changed.notify_all()
+                asked = self._asked.get(report.id)
+                if asked is not None and one.name in asked.awaited:
+                    asked.awaited.discard(one.name)
+                    asked.answers.append((one.name, report))
+                    self._changed.notify_all()
 
     def _meet(self, running: Running, one: Station, hello: Hello) -> None:
-        twin = next((o for o in self.stations.values() if o.hello is not None and o.hello.same == hello.same), None)
+        twin = self._same.setdefault(hello.same, one)
         if hello.protocol != PROTOCOL:
             lost = Lost(kind="failed", what=f"speaks protocol {hello.protocol}, not {PROTOCOL}", remedy=_VERSION)
             self._lose(one, lost)
-        elif twin is not None and twin is not one:
+        elif twin is not one:
             self._lose(one, Lost(kind="failed", what=f"is the same host as {twin.name}", remedy="Name it once."))
         else:
             one.clock, one.clock_error = hello.time - time.time(), self.deadline
             with self._changed:
                 one.hello = hello
-                self.newest = time.monotonic()
-                self._changed.notify_all()
+                self._arrived(one)
             if not running.carrier.inward:
                 one.pinged = time.time()
                 self._tell(one, Ping())
@@ -338,8 +348,9 @@ class Fleet:
             return
         with self._changed:
             one.lost = lost
-            self.newest = time.monotonic()
-            self._changed.notify_all()
+            for asked in self._asked.values():
+                asked.awaited.discard(one.name)
+            self._arrived(one)
         self._links.drop(one)
         running = one.running
         if running is not None and len(running.carrier.hosts) == 1 and running in self._running:
@@ -347,9 +358,15 @@ class Fleet:
             running.kill()
             running.end(time.monotonic())
 
+    def _arrived(self, one: Station) -> None:
+        """It is there, or it is known why not."""
+        if self._coming.pop(one.name, None) is not None and one.running is not None:
+            self._under_way -= 1
+        self.newest = time.monotonic()
+        self._changed.notify_all()
+
     def _forget(self, running: Running) -> None:
-        if running in self._running:
-            self._running.remove(running)
+        self._running.pop(running, None)
         for fd in (running.outward, running.errors, running.inp):
             if fd >= 0 and fd in self._selector.get_map():
                 self._selector.unregister(fd)
@@ -365,8 +382,9 @@ class Fleet:
         for running in list(self._running):
             names = by_carrier.get(id(running), [])
             same = names and all(requests[name] == requests[names[0]] for name in names)
+            up = sum(self.stations[name].lost is None for name in running.carrier.hosts)
             # A word to all of a carrier's hosts goes out once. Those that were lost may hear it, too.
-            if same and len(names) == len(running.carrier.hosts):
+            if same and len(names) == up:
                 self._send(running, ALL, replace(requests[names[0]], id=number))
                 continue
             for name in names:

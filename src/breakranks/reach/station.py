@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import selectors
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from breakranks.reach.carrying import Running
 from breakranks.reach.lines import ALL
-from breakranks.reach.messages import Connect, Data, Hello, Request, Shut
+from breakranks.reach.messages import Connect, Data, Hello, Reply, Request, Shut
 from breakranks.reach.ways import Lost
 
 _CHUNK = 1 << 16
@@ -24,6 +24,7 @@ class Station:
         self.running: Running | None = None
         self.hello: Hello | None = None
         self.lost: Lost | None = None
+        self.told = False  # which jobs it has
         self.until = float("inf")  # when it must have answered
         self.clock = 0.0  # its clock less ours
         self.clock_error = 0.0
@@ -36,25 +37,39 @@ class Station:
         return self.called or ALL
 
 
-def station_of(
-    stations: Mapping[str, Station], running: Running, who: str, aliases: Sequence[str] = ()
-) -> Station | None:
-    """Who said it: on a stream of many hosts by the name that it has itself, or by another."""
-    names = running.carrier.hosts
-    if len(names) == 1:
-        one = stations[names[0]]
-        one.called = who
+class Roster:
+    """Who is on a carrier, by the name that a host has itself, or by another. It may be ten thousand."""
+
+    def __init__(self, stations: Sequence[Station]) -> None:
+        self._only = stations[0] if len(stations) == 1 else None
+        self._called: dict[str, Station] = {}
+        self._names: dict[str, Station] = {}
+        for one in stations:
+            plain = one.name.rpartition("@")[2]
+            self._names.setdefault(plain.partition(".")[0], one)
+        self._names.update({one.name.rpartition("@")[2]: one for one in stations})
+
+    def of(self, who: str, aliases: Sequence[str] = ()) -> Station | None:
+        """Who said it."""
+        one = self._only or self._called.get(who)
+        for word in () if one is not None else (*aliases, who):
+            one = one or self._names.get(word) or self._names.get(word.partition(".")[0])
+        if one is not None and not one.called:
+            one.called = who
+            self._called[who] = one
         return one
-    for name in names:
-        if stations[name].called == who:
-            return stations[name]
-    for word in (*aliases, who):
-        for name in names:
-            plain = name.rpartition("@")[2]
-            if word == plain or word.partition(".")[0] == plain.partition(".")[0]:
-                stations[name].called = who
-                return stations[name]
-    return None
+
+
+class Asked:
+    """A question to many hosts: who has still to answer, and the answers that nobody has taken yet."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self.awaited = set(hosts)
+        self.answers: list[tuple[str, Reply]] = []
+
+    def take(self) -> list[tuple[str, Reply]]:
+        taken, self.answers = self.answers, []
+        return taken
 
 
 class Links:

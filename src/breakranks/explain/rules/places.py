@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 
+from msgspec.structs import replace
+
 from breakranks.explain.case import Case
 from breakranks.explain.look import Look
+from breakranks.explain.model import Finding
 from breakranks.explain.rules.reason import Reason
 from breakranks.rankset import RankSet
 
 _COMMANDS = ("kill ", "grep ", "ls ", "dmesg ", "rm ", "findmnt ")
 _PROSE = ("answer at ", "look at the end of its log")
 _OURS = re.compile(r"breakranks stacks pid:(\d+)(.*)\Z")
+_OURS_HERE = re.compile(r"^breakranks [a-z]+(?! pid:)\b")
 _SHELL = re.compile(r"[|;&<>]")
 _MOST = 6
 
@@ -33,6 +37,12 @@ def on(host: str, command: str) -> str:
     if not host:
         return command
     return f"ssh {shlex.quote(host)} {shlex.quote(command) if _SHELL.search(command) else command}"
+
+
+def with_target(finding: Finding, target: str) -> Finding:
+    """The same finding, with commands of ours that reach the job again: ``target`` is words for a shell."""
+    following = tuple(_OURS_HERE.sub(lambda found: f"{found[0]} {target}", command) for command in finding.next)
+    return replace(finding, next=following)
 
 
 def to_continue(case: Case, ranks: RankSet) -> tuple[str, ...]:

@@ -1,0 +1,97 @@
+"""The synthetic hosts of bench/scale.py: what a controller makes of many of them is right, and not only fast."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import scale
+import scale_agent
+
+BREAKRANKS = Path(sys.executable).parent / "breakranks"
+HOSTS = 20
+RANKS = set(range(HOSTS * scale_agent.RANKS))
+CULPRIT = scale_agent.culprit(HOSTS)
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The bench makes Python look for garbage rarely."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.fixture(scope="module")
+def agents() -> Iterator[str]:
+    with scale.nursery() as path:
+        yield path
+
+
+def breakranks(command: str, agents: str) -> dict[str, Any]:
+    words = [sys.executable, "-ISc", scale_agent.MESSENGER, agents]
+    target = f"exec:{shlex.join(words)} {{host}} {HOSTS}@h[1-{HOSTS}]"
+    done = subprocess.run([BREAKRANKS, command, target, "--json", "--deadline=60"], capture_output=True, timeout=120)
+    assert done.returncode in (0, 1), done.stderr.decode()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_all_hosts_agents_give_one_tree(agents: str) -> None:
+    # WHEN
+    found = breakranks("stacks", agents)
+
+    # THEN each stack has exactly the ranks that stand on it
+    expected = [
+        {rank for rank in RANKS - {CULPRIT} if rank % scale_agent.WAYS == way} for way in range(scale_agent.WAYS)
+    ]
+    classes = [set(numbers(one["ranks"])) for one in found["classes"]]
+    assert sorted(classes, key=sorted) == sorted([*expected, {CULPRIT}], key=sorted)
+
+
+def test_all_hosts_agents_give_one_verdict(agents: str) -> None:
+    # WHEN
+    found = breakranks("why", agents)
+
+    # THEN
+    assert numbers(found["verdict"]["culprits"]) == [CULPRIT]
+    assert set(numbers(found["verdict"]["victims"])) == RANKS - {CULPRIT}
+    assert f"(h{CULPRIT // scale_agent.RANKS + 1}, pid " in found["verdict"]["summary"]
+
+
+def test_what_is_measured_is_right(agents: str, collector: None, tmp_path: Path) -> None:
+    # WHEN
+    live = scale.live(HOSTS, agents)
+    recorded = scale.recorded(scale.Recording(HOSTS, tmp_path))
+
+    # THEN
+    scale.check(live)
+    scale.check(recorded)
+    assert [step.name for step in live.steps] == [step.name for step in recorded.steps]
+    assert live.bytes["why"] < 20_000
+
+
+def test_an_agent_without_a_nursery(collector: None) -> None:
+    scale.check(scale.live(2, None))
+
+
+def test_cost_is_fitted() -> None:
+    b, c = scale.fit([(n, 3e-3 * n + 2e-6 * n * n) for n in (50, 100, 400)])
+    assert b == pytest.approx(3e-3)
+    assert c == pytest.approx(2e-6)
+
+
+def numbers(text: str) -> list[int]:
+    from breakranks.rankset import RankSet
+
+    return list(RankSet.parse(text))
