@@ -334,8 +334,12 @@ def test_hosts_that_pdsh_knows_itself(options: Options, tmp_path: Path, monkeypa
 
 
 def test_mpirun(nodes: Nodes, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
-    monkeypatch.setenv("PMIX_RANK", "3")
+    # As in a process of another job of mpirun, which does not let itself be called there.
+    inside = subprocess.run(["mpirun", "--allow-run-as-root", "-np", "1", "env", "-0"], capture_output=True, text=True)
+    for variable in inside.stdout.split("\0"):
+        if variable.startswith(("OMPI_", "PMIX_")):
+            monkeypatch.setenv(*variable.split("=", 1))
+    assert "OMPI_COMM_WORLD_RANK" in os.environ
     (tmp_path / "hosts").write_text("n1 slots=2\n# n9\nroot@n2:4\n")
     made = plan(parse_target(f"mpi:{tmp_path}/hosts"), options, agent(40, 64_000))
     assert made.hosts == ("n1", "root@n2")
@@ -375,8 +379,8 @@ def site(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     # As in a job of another kind: none of it may reach our srun.
-    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
-    monkeypatch.setenv("SLURM_NTASKS", "7")
+    monkeypatch.setenv("SRUN_CPUS_PER_TASK", "64")
+    monkeypatch.setenv("SLURM_UNBUFFEREDIO", "1")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     return cluster
 

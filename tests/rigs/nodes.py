@@ -1,8 +1,9 @@
 """Real hosts on one machine, n1 to nN, on a switch of their own; the machine itself is their login node.
 
-A host has its own net, UTS, PID, IPC and mount namespaces, and its own /tmp, /var/tmp, /dev/shm and /run. It
-shares everything else with the machine: one folder stands for NFS, and Python and the repository are where
-they are. What a host can suffer: ``Nodes.cut``, ``cut_between`` and ``crash``, and the methods of ``Host``.
+A host has its own net, UTS, PID, IPC and mount namespaces, and its own /tmp, /var/tmp, /dev/shm, /run and home
+(in /run: a login shell's files run there, and not in yours). It shares everything else with the machine: one
+folder stands for NFS, and Python and the repository are where they are. What a host can suffer: ``Nodes.cut``,
+``cut_between`` and ``crash``, and the methods of ``Host``.
 
     with Nodes(tmp_path, 4, ssh=True, odd={"n4": Odd(bashrc="echo Welcome")}) as nodes:
         job = nodes["n1"].popen(["torchrun", ...], stdout=log)
@@ -36,7 +37,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from .host import REPOSITORY, Host, Process
-from .odd import Odd
+from .odd import HOME, Odd
 
 __all__ = ["INTERFACE", "MACHINE", "Host", "Nodes", "Odd", "Process"]
 
@@ -79,11 +80,9 @@ rmdir /run/cgroup
 echo "$name" >/run/hostname
 if [ -e /etc/hostname ]; then mount --bind /run/hostname /etc/hostname; fi
 for file in hosts nsswitch.conf passwd shadow ssh/ssh_config; do
-    for etc in "$rig/etc" "$rig/$name.etc"; do
-        if [ -e "$etc/$file" ]; then mount --bind "$etc/$file" "/etc/$file"; fi
-    done
+    if [ -e "$rig/etc/$file" ]; then mount --bind "$rig/etc/$file" "/etc/$file"; fi
 done
-if [ -e "$rig/$name.home" ]; then cp -R "$rig/$name.home" /run/home; fi
+cp -R "$rig/$name.home" /run/home
 echo mounted
 read -r _
 ip link set lo up
@@ -91,7 +90,8 @@ ip address add "$address/24" dev eth0
 ip link set eth0 up
 if [ -n "$sshd" ]; then
     mkdir -m 755 /run/sshd
-    if [ -d ~/.ssh ]; then mount -t tmpfs -o mode=700 tmpfs ~/.ssh; fi
+    # Whatever the machine's user does at every login is none of the hosts': it may take long, or hang.
+    if [ -e ~/.bashrc ]; then mount --bind /dev/null ~/.bashrc; fi
     "$sshd" -D -f "$rig/$name.sshd_config" -E "$rig/$name.sshd.log" </dev/null >/dev/null 2>&1 &
 fi
 echo up
@@ -234,7 +234,7 @@ class Nodes:
         self.address = f"{network}.254"
         for number in range(1, self.count + 1):
             name = f"n{number}"
-            own = self.odd[name].environment(self._rig) if name in self.odd else {}
+            own = self.odd.get(name, Odd()).environment(self._rig)
             self.hosts[name] = Host(name, f"{network}.{number}", self.folder, self._rig / "enter", own)
         self._write_etc()
         for host in self:
@@ -321,6 +321,8 @@ class Nodes:
         lines = ["127.0.0.1 localhost", "::1 localhost", f"{self.address} {MACHINE}"]
         lines += [f"{host.address} {host.name}" for host in self]
         (etc / "hosts").write_text("\n".join(lines) + "\n")
+        passwd = Path("/etc/passwd").read_text()
+        (etc / "passwd").write_text(re.sub(r"(?m)^(root:(?:[^:]*:){4})[^:]*", rf"\g<1>{HOME}", passwd))
         if os.path.exists("/etc/nsswitch.conf"):
             text = Path("/etc/nsswitch.conf").read_text()
             (etc / "nsswitch.conf").write_text(re.sub(r"(?m)^hosts:.*", "hosts: files", text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -51,38 +50,27 @@ class Odd:
     """One host's own ways.
 
     ``bashrc`` is run by its login shell before every command of ssh, ``banner`` is shown by its sshd. ``clock``
-    is how many seconds its time of day is ahead. With ``refuses`` it lets nobody in. ``home``: it has a home
-    of its own (as with a ``bashrc``), in /run; the others share the machine's.
+    is how many seconds its time of day is ahead. With ``refuses`` it lets nobody in.
     """
 
     bashrc: str = ""
     banner: str = ""
     clock: int = 0
     refuses: bool = False
-    home: bool = False
-
-    @property
-    def has_home(self) -> bool:
-        return self.home or bool(self.bashrc)
 
     def environment(self, rig: Path) -> dict[str, str]:
         """What its processes have in their environment, by ssh or not."""
-        found = {"HOME": HOME} if self.has_home else {}
+        found = {"HOME": HOME}
         if self.clock:
             found |= {"LD_PRELOAD": str(rig / "clock.so"), "RIG_CLOCK": str(self.clock)}
         return found
 
     def write(self, rig: Path, name: str) -> None:
         """Lay out what the init of the host takes."""
-        own = rig / f"{name}.etc"
-        own.mkdir()
         lines = []
-        if self.has_home:
-            home = rig / f"{name}.home"
-            home.mkdir()
-            (home / ".bashrc").write_text(self.bashrc)
-            passwd = Path("/etc/passwd").read_text()
-            (own / "passwd").write_text(re.sub(r"(?m)^(root:(?:[^:]*:){4})[^:]*", rf"\g<1>{HOME}", passwd))
+        home = rig / f"{name}.home"
+        home.mkdir()
+        (home / ".bashrc").write_text(self.bashrc)
         if self.banner:
             (rig / f"{name}.banner").write_text(self.banner)
             lines.append(f"Banner {rig}/{name}.banner")

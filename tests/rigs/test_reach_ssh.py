@@ -28,7 +28,6 @@ OF_RANKS = "/tmp/breakranks-0"
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     odd = {
         "n4": Odd(banner="Property of the University.\n", bashrc=BASHRC),
-        "n5": Odd(home=True),
         "n6": Odd(clock=AHEAD),
         "n7": Odd(refuses=True),
     }

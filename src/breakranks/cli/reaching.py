@@ -127,7 +127,7 @@ class Reaching:
         self.meet(patient=patient)
         if not self.found:
             self.meet(patient=True)
-        late = self.fleet.waiting
+        late = [name for name, one in self.fleet.stations.items() if one.lost is None and not one.told]
         yield self.job(key)
         if not late:
             return

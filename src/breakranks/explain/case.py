@@ -62,7 +62,7 @@ class Case:
         self.gone = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason in ("exited", "absent")))
         self.unreached = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason == "unreachable"))
         self.unreached -= self.seen
-        self.several = len(snapshot.hosts) > 1
+        self.several = snapshot.beyond
         self.unseen = RankSet.parse(",".join(m.ranks for m in snapshot.missing)) - self.seen
         self.dead = RankSet(r for r, one in self.looks.items() if one.state in ("Z", "X"))
         # A pid tells processes of one host apart, not of two.

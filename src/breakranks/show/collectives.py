@@ -233,7 +233,7 @@ def _told(snapshot: Snapshot) -> dict[int, list[tuple[str, Problem]]]:
 
 def _is_of(snapshot: Snapshot, rank: Rank, problem: Problem) -> bool:
     """Whether a problem is of the rank's host: where there are several, it begins with their names."""
-    if len(snapshot.hosts) < 2:
+    if not snapshot.beyond:
         return True
     names, _, _ = problem.what.partition(": ")
     return names == rank.host or "[" in names or "," in names

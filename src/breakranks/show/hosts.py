@@ -50,9 +50,9 @@ def hosts_text(names: Sequence[str]) -> str:
 
 
 def where_text(snapshot: Snapshot) -> str:
-    """`` · n[1-4]`` for a header, when there are several."""
+    """`` · n[1-4]`` for a header, when it is not this one."""
     names = [host.name for host in snapshot.hosts if host.state in ("seen", "lost")]
-    if len(snapshot.hosts) < 2:
+    if not snapshot.beyond:
         return ""
     lost = len(snapshot.hosts) - len(names)
     text = hosts_text(names) if len(fold(names)) <= _NAMES_WIDTH // 2 else f"{len(names):,} hosts"

@@ -279,8 +279,12 @@ def missing_lines(snapshot: Snapshot, look: Look, ranks: RankSet | None = None) 
             gone &= ranks
         if gone:
             why = _REASONS.get(missing.reason, missing.reason)
-            if missing.reason == "absent" and len(snapshot.hosts) > 1:
-                why = "never seen on these hosts"
+            if missing.reason == "absent" and snapshot.beyond:
+                why = (
+                    "never seen on these hosts"
+                    if len(snapshot.hosts) > 1
+                    else f"never seen on {snapshot.hosts[0].name}"
+                )
             more = _MAYBE.get(missing.reason, missing.detail)
             detail = f": {more}" if more else ""
             yield (*rank_pieces(gone, look), " ", (f"missing, {why}{detail}", "bad"))

@@ -242,6 +242,11 @@ class Snapshot(Struct, frozen=True):
     operations: tuple[Operation, ...] = ()
     target: str = ""
 
+    @property
+    def beyond(self) -> bool:
+        """Whether it is of several hosts, or of another than the one that it was made on: then hosts are named."""
+        return len(self.hosts) > 1 or bool(self.target)
+
     def stack(self, row: int) -> tuple[Frame, ...]:
         """The frames of one row, outermost first."""
         return tuple(self.frames[i] for i in self.stacks[row])

@@ -257,7 +257,7 @@ def trait(ledger: Ledger, ranks: RankSet) -> str:
     if len(ranks) < 2:
         return ""
     hosts = {one.host for one in ledger.snapshot.ranks if one.rank in ranks}
-    if len(hosts) == 1 and "" not in hosts and len(ledger.snapshot.hosts) > 1:
+    if len(hosts) == 1 and "" not in hosts and ledger.snapshot.beyond:
         return f"{ranks_text(ranks)} are all on host {hosts.pop()}"
     for row, group in enumerate(ledger.snapshot.groups):
         if ledger.members[row] == ranks and group.source == "config" and group.description != "default_pg":

@@ -21,6 +21,9 @@ from breakranks.explain.rules.proposal import (
 )
 from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENCE, SLOW, WORKING
 from breakranks.rankset import RankSet, ranks_text
+from breakranks.snapshot.model import Missing
+
+_LOG = "look at the end of its log: breakranks cannot see a process that has ended"
 
 
 def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
@@ -59,16 +62,11 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
             kind,
             str(ranks),
             str(victims),
-            CERTAIN if missing.reason == "exited" and not only_store else LIKELY,
+            _sure(case, missing, bool(together), only_store),
             f"{text}; {wait_for(case, ranks, victims)} in {waiting_place(waiting, ranks)}",
             None,
             (*((missing.detail,) if missing.detail else ()), *victims_evidence(case, waiting)),
-            ("look at the end of its log: breakranks cannot see a process that has ended",)
-            if not never
-            else (
-                f"start {ranks_text(ranks)}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",
-                "breakranks ps  # one that was started with another port or world size is a job of its own there",
-            ),
+            _next_for(case, ranks, never, missing.reason == "exited" or bool(together)),
             because="the launcher lives and the process does not"
             if missing.reason == "exited"
             else "the others' recorders show calls that it was in"
@@ -81,8 +79,29 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
     return found
 
 
+def _next_for(case: Case, ranks: RankSet, never: bool, was_here: bool) -> tuple[str, ...]:
+    if never:
+        return (
+            f"start {ranks_text(ranks)}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",
+            "breakranks ps  # one that was started with another port or world size is a job of its own there",
+        )
+    if case.several and not was_here:
+        return ("name all hosts of the job in the target: it may be on another", _LOG)
+    return (_LOG,)
+
+
+def _sure(case: Case, missing: Missing, together: bool, only_store: bool) -> str:
+    if missing.reason == "exited" and not only_store:
+        return CERTAIN
+    # Of hosts that somebody has named, some may have been forgotten.
+    return GUESS if case.several and missing.reason == "absent" and not together else LIKELY
+
+
 def _here(case: Case) -> str:
-    return "any host that was looked at" if case.several else "this host"
+    if not case.several:
+        return "this host"
+    hosts = case.snapshot.hosts
+    return "any host that was looked at" if len(hosts) > 1 else hosts[0].name
 
 
 def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None:

@@ -18,6 +18,10 @@ from breakranks.reach.ways.tools import ask, spaced, without
 
 _REMEDY = "Run it where mpirun works, or use ssh: with the same hosts."
 _LINES = "A host a line, as mpirun reads it: n1 slots=8, or n1:8, or n1"
+# "mpirun does not support recursive calls", unless nothing tells it that it is in a job.
+_IN_A_JOB = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}
+_OF_A_JOB = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_", "HYDRA_", "HYDI_")
+_OF_THE_SITE = ("OMPI_MCA_oob_", "OMPI_MCA_plm_", "OMPI_MCA_if_", "HYDRA_LAUNCHER", "HYDRA_IFACE")
 _BIGGEST = 4_000_000  # bytes of a file of hosts
 _SLOTS = re.compile(r"([^:]+):[0-9]+")  # of a name with one colon; IPv6 has more
 
@@ -27,8 +31,7 @@ def plan_mpi(path: str, options: Options, remote: Remote) -> Plan:
     hosts = read_hostfile(path)
     start = _flavour(options.deadline)
     command = remote(PIECE, False)
-    # mpirun in a process of an MPI job would join that job.
-    clean = without(("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_", "HYDRA_"))
+    clean = without(_OF_A_JOB, keep=_OF_THE_SITE) if os.environ.keys() & _IN_A_JOB else ()
     carriers = (Carrier(hosts=(host,), argv=(*clean, *start(host, options), *command), piece=PIECE) for host in hosts)
     return Plan(name=f"mpi:{path}", hosts=hosts, carriers=tuple(carriers))
 

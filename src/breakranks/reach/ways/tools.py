@@ -55,9 +55,10 @@ def ask(argv: Sequence[str], deadline: float, remedy: str) -> Answer:
 def without(prefixes: Sequence[str], keep: Sequence[str] = ()) -> tuple[str, ...]:
     """The start of a command that runs with no variables of a job around us: a launcher would take them for options.
 
-    ``env`` execs what follows, so the process stays the one that was started.
+    Both are of how names begin. ``env`` execs what follows, so the process stays the one that was started.
     """
-    names = [name for name in sorted(os.environ) if name.startswith(tuple(prefixes)) and name not in keep]
+    drop, spare = tuple(prefixes), tuple(keep)
+    names = [name for name in sorted(os.environ) if name.startswith(drop) and not name.startswith(spare)]
     return ("env", *(part for name in names for part in ("-u", name))) if names else ()
 
 
