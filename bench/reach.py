@@ -117,11 +117,9 @@ class Rig:
 
 @contextlib.contextmanager
 def rig(count: int, odd: dict[str, Odd] | None = None) -> Iterator[Rig]:
-    """Each host has a home of its own, which is empty: what the user's own shell does at a log-in is no part of this."""
     folder = Path(tempfile.mkdtemp(prefix="breakranks-bench-"))
-    homes = {f"n{host}": Odd(home=True) for host in range(1, count + 1)}
     try:
-        with Nodes(folder, count, ssh=True, odd={**homes, **(odd or {})}) as nodes:
+        with Nodes(folder, count, ssh=True, odd=odd) as nodes:
             yield Rig(nodes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

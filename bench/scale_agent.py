@@ -225,9 +225,9 @@ def _groups(host: int, hosts: int) -> tuple[Group, ...]:
 @functools.cache
 def _across(hosts: int) -> list[str]:
     """For each local rank, those that have the same one on all hosts, as ``observe.recorder`` writes members."""
-    from breakranks.rankset import RankSet
+    from breakranks.rankset import RankSet, short_text
 
-    return [str(RankSet(range(local, hosts * RANKS, RANKS))) for local in range(RANKS)]
+    return [short_text(RankSet(range(local, hosts * RANKS, RANKS)), None) for local in range(RANKS)]
 
 
 def _operations() -> tuple[Operation, ...]:

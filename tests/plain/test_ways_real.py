@@ -378,10 +378,6 @@ def cluster(nodes: Nodes) -> Iterator[Slurm]:
 def site(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    # As in a job of another kind: none of it may reach our srun.
-    monkeypatch.setenv("SRUN_CPUS_PER_TASK", "64")
-    monkeypatch.setenv("SLURM_UNBUFFEREDIO", "1")
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
     return cluster
 
 
@@ -393,7 +389,13 @@ def job(site: Slurm) -> Iterator[str]:
     site.cancel(number)
 
 
-def test_a_slurm_job_and_a_step_of_it(nodes: Nodes, options: Options, job: str) -> None:
+def test_a_slurm_job_and_a_step_of_it(
+    nodes: Nodes, options: Options, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in another job, whose options are not for our srun.
+    monkeypatch.setenv("SRUN_CPUS_PER_TASK", "64")
+    monkeypatch.setenv("SLURM_UNBUFFEREDIO", "1")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
     made = plan(parse_target(f"slurm:{job}"), options, agent())
     assert (made.hosts, made.slurm, made.lost) == (("n1", "n2", "n3"), (job, ""), {})
     check_conversation(made, nodes, 64_000)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -168,14 +169,26 @@ class Host:
         self._sh(_HIDE, *map(str, paths))
 
     def hide_breakranks(self) -> None:
-        """Leave the host what a bare one has: the Python of its system, and nothing of ours."""
+        """Take away our code and what it needs. The Python of the job stays, with all else that is in it."""
+        paths = {REPOSITORY / "src"}
+        for name in ("breakranks", *(re.split(r"[^\w.-]", one)[0] for one in metadata.requires("breakranks") or ())):
+            try:
+                found = metadata.distribution(name)
+            except metadata.PackageNotFoundError:  # of an extra
+                continue
+            for file in found.files or ():
+                paths.add(Path(os.path.normpath(found.locate_file(file if file.parts[0] == ".." else file.parts[0]))))
+        self.hide(*paths)
+
+    def hide_our_python(self) -> None:
+        """Leave the host what a bare one has: the Python of its system, and nothing that we know."""
         self.hide(*(path for path in (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)) if path != Path("/usr")))
 
     def remove_pythons(self, instead: Path | None = None) -> None:
         """Leave the host no Python at all, or only ``instead``, as its python3."""
         root = Path.home() / ".pyenv"
         kept = instead.parents[1] if instead else None
-        self.hide_breakranks()
+        self.hide_our_python()
         self.hide(*(path for path in [root / "shims", *root.glob("versions/*")] if path.is_dir() and path != kept))
         for folder in ("/usr/bin", "/usr/local/bin"):
             if names := [path.name for path in Path(folder).glob("python*")]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,13 +134,23 @@ def test_a_frozen_host_takes_connections_and_does_not_answer(nodes: Nodes) -> No
 
 
 def test_a_bare_host_has_only_the_python_of_its_system(nodes: Nodes) -> None:
-    nodes["n7"].hide_breakranks()
+    nodes["n7"].hide_our_python()
     for path in (REPOSITORY / "src", REPOSITORY / ".venv/bin", REPOSITORY / "pyproject.toml"):
         assert ssh(nodes, "n7", f"ls {path}").returncode == 2
     assert ssh(nodes, "n7", "python3 -c 'import breakranks'").returncode == 1
     assert ssh(nodes, "n7", "python3 -c 'import json'").returncode == 0
     assert (REPOSITORY / "pyproject.toml").exists()
     assert ssh(nodes, "n1", f"ls {REPOSITORY}/pyproject.toml").returncode == 0
+
+
+def test_a_host_without_breakranks_has_the_rest_of_its_python(nodes: Nodes) -> None:
+    assert ssh(nodes, "n5", f"{sys.executable} -c 'import breakranks, msgspec'").returncode == 0
+    nodes["n5"].hide_breakranks()
+    for module in ("breakranks", "msgspec", "pystack", "rich"):
+        assert "No module named" in ssh(nodes, "n5", f"{sys.executable} -c 'import {module}.x'").stderr, module
+    assert ssh(nodes, "n5", f"{sys.executable} -c 'import pytest, numpy'").returncode == 0
+    assert ssh(nodes, "n5", f"{Path(sys.executable).parent}/py-spy --version").returncode == 126
+    assert (REPOSITORY / "src/breakranks/__init__.py").exists()
 
 
 def test_a_host_without_python_and_one_with_an_old_one(nodes: Nodes) -> None:

@@ -164,7 +164,8 @@ def test_a_host_that_is_gone_in_mid_look(look: Looker, job: Job, nodes: Nodes) -
     # And once more, now that it is known to be gone.
     answer = look("why", "--json", status=1).json
     assert lost(answer) == {"n4": "unreachable"}
-    assert (answer["verdict"]["culprits"], answer["verdict"]["victims"]) == ("3", "0-2")
+    found = answer["verdict"]
+    assert (found["culprits"], found["victims"]) == ("3", "0-2"), answer["findings"]
 
 
 def ranks(answer: dict[str, Any]) -> set[int]:

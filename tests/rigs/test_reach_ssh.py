@@ -45,7 +45,7 @@ def job(nodes: Nodes) -> Iterator[Job]:
 def plain(nodes: Nodes) -> Iterator[Job]:
     """A job of the system's own Python on four odd hosts: one that greets, one bare and full, one ahead, one more."""
     with by_hand(nodes, ["n4", "n5", "n6", "n8"], "plain", "3", python="/usr/bin/python3") as running:
-        nodes["n5"].hide_breakranks()
+        nodes["n5"].hide_our_python()
         nodes["n5"].fill("/tmp", "/var/tmp", "/run")
         yield running
 

@@ -153,8 +153,8 @@ def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding 
     """What a more precise verdict also implies: these ranks have not entered what the others wait in."""
     if not waiting or not proposal.victims or proposal.culprits & union(waiting):
         return None
-    if proposal.finding.kind in ("missing-from-collective", "rendezvous-incomplete"):
-        return None
+    if proposal.finding.kind in ("missing-from-collective", "rendezvous-incomplete", "unreachable"):
+        return None  # of a rank that nobody could look at it is not known what it has entered
     joining = all(node.reason == "rendezvous" for node in waiting)
     call = first_wait(waiting, proposal.culprits)
     op = call.op + _behind(case, call, proposal.culprits)

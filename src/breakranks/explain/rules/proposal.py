@@ -89,7 +89,7 @@ def victims_evidence(case: Case, nodes: list[Node]) -> tuple[str, ...]:
         stood = case.stands(ranks)
         lines.append(
             f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {what(case, alike)}, "
-            f"in {words.place(alike[0].where)}{_lacking(alike)}"
+            f"in {words.place(alike[0].where)}{_lacking(case, alike)}"
             + (f", for {words.duration(stood)}" if stood >= 1 else "")
         )
     limit = _time_limit(case, nodes)
@@ -135,10 +135,14 @@ def what(case: Case, alike: list[Node]) -> str:
     return f"in {node.op if len(alike) == 1 else say.calls(case.ledger, node.call)}"
 
 
-def _lacking(alike: list[Node]) -> str:
+def _lacking(case: Case, alike: list[Node]) -> str:
     waits = RankSet()
     for node in alike:
         waits |= node.waits
+    unknown = waits & case.unreached
+    waits -= unknown
+    if alike[0].call is not None and unknown and not waits:
+        return f"; whether {ranks_text(unknown)} has entered it is not known"
     if alike[0].call is None or not waits:
         return ""
     verb = "is behind with" if alike[0].call.is_order else "has not entered"
