@@ -20,7 +20,7 @@ from breakranks.snapshot.nodes import fold
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from breakranks.jobs.across import ClusterJob
     from breakranks.jobs.find import Found
@@ -64,6 +64,7 @@ class Reaching:
         self._began = time.monotonic()
         self._say = Progress()
         self._said = False
+        self.fleet.waits_for = self._waits_for
         self.fleet.__enter__()
 
     def close(self, clean: bool = True) -> None:
@@ -90,11 +91,16 @@ class Reaching:
         return bool(self.fleet.up) and time.monotonic() - max(self._began, self.fleet.newest) > _GRACE
 
     def _progress(self) -> None:
-        fleet = self.fleet
-        if time.monotonic() - self._began < _SOON or not fleet.waiting:
+        if self.fleet.waiting and time.monotonic() - self._began > _SOON:
+            self._waits_for(self.fleet.waiting)
+
+    def _waits_for(self, names: Sequence[str]) -> None:
+        """One line on a terminal, replaced as things go on; elsewhere it is said once."""
+        if not names:
+            self._say.done()
             return
-        total = len(fleet.stations)
-        text = f"{len(fleet.up)} of {total} hosts have answered; waiting for {fold(map(cluster.plain, fleet.waiting))}"
+        total = len(self.fleet.stations)
+        text = f"{total - len(names)} of {total} hosts have answered; waiting for {fold(map(cluster.plain, names))}"
         if sys.stderr.isatty():
             self._say(text)
         elif not self._said:

@@ -76,5 +76,6 @@ class Progress:
 
     def done(self) -> None:
         if self._shown:
+            self._shown = False
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -14,7 +14,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from breakranks.reach.station import Asked, Links, Roster, Station
 from breakranks.reach.ways import Lost, Plan, diagnose
 
 _PING = 5.0
+_SOON = 1.0  # seconds of waiting until it is said
 _LOOK = 0.1  # seconds between two looks at who is late
 _SILENT = 20.0  # seconds; an agent gives a sign of life more often
 _SHIPPING = 30.0  # more seconds for a host that gets our code first
@@ -49,6 +50,7 @@ class Fleet:
     ) -> None:
         self.plan = plan
         self.typed = plan.name  # the target with its options, as a person types it
+        self.waits_for: Callable[[Sequence[str]], None] = lambda names: None  # told who takes long
         self.deadline = deadline
         self._scheme = plan.name.partition(":")[0]
         self._nonce = nonce
@@ -115,17 +117,23 @@ class Fleet:
         self._later(lambda: self._ask({name: requests[name] for name in tuple(asked.awaited)}, number))
         try:
             while asked.awaited or asked.answers:
+                left = until - time.monotonic()
                 with self._changed:
                     some = self._changed.wait_for(
-                        lambda: bool(asked.answers or not asked.awaited), max(0.0, until - time.monotonic())
+                        lambda: bool(asked.answers or not asked.awaited), max(0.0, min(left, _SOON))
                     )
-                    answers, late = asked.take(), () if some else tuple(asked.awaited)
+                    answers, awaited = asked.take(), tuple(asked.awaited)
                 yield from answers
-                for name in late:
+                if some:
+                    continue
+                if left > _SOON:
+                    self.waits_for(awaited)
+                    continue
+                for name in awaited:
                     self.lose(name, Lost(kind="timed-out", what=f"did not answer within {seconds:.0f} s", remedy=_BUSY))
-                if late:
-                    return
+                return
         finally:
+            self.waits_for(())
             del self._asked[number]
 
     def lose(self, name: str, lost: Lost) -> None:
