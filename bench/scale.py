@@ -3,8 +3,8 @@
 Live: the real controller (fleet, session, merge, explain, show) against real agents, each a process of its own on this
 machine with pipes of its own, that serve made-up evidence of eight ranks (``scale_agent.py``). For each step of
 `stacks` and `why` the CPU time of the controller and the wall time. The agents have to share the same CPUs, so wall
-time is an upper bound. From the live figures follows what 1,000 and 10,000 hosts cost: CPU time a host is b + c·N, and
-both are fitted.
+time is an upper bound. What 1,000 and 10,000 hosts would cost follows from the cost a host at the largest number that
+was measured; "growth" says whether that may be done: 1 is with the hosts, 2 with their square.
 
 Recorded: what 1,000 and 10,000 such hosts send, played by one process to the same controller, as srun and pdsh carry
 all hosts. There are no agents then, so wall time tells something, and nothing is extrapolated.
@@ -20,15 +20,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import resource
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,14 +286,20 @@ def check(result: Result) -> None:
         sys.exit(f"wrong: {result.ranks} ranks, {result.classes} classes, culprits {result.culprits}, and not {right}")
 
 
-def fit(points: Iterable[tuple[int, float]]) -> tuple[float, float]:
-    """b and c of cost = b·N + c·N²; neither is below zero."""
-    rows = [(n, cost / n) for n, cost in points]
-    mean_n = sum(n for n, _ in rows) / len(rows)
-    mean = sum(each for _, each in rows) / len(rows)
-    spread = sum((n - mean_n) ** 2 for n, _ in rows)
-    c = max(0.0, sum((n - mean_n) * (each - mean) for n, each in rows) / spread) if spread else 0.0
-    return max(0.0, mean - c * mean_n), c
+def median(results: list[Result]) -> Result:
+    """Of several runs: each step's median."""
+    steps = [
+        Step(rows[0].name, statistics.median(row.wall for row in rows), statistics.median(row.cpu for row in rows))
+        for rows in zip(*(result.steps for result in results), strict=True)
+    ]
+    return msgspec.structs.replace(results[-1], steps=steps, peak=max(result.peak for result in results))
+
+
+def growth(results: list[Result], place: int) -> float:
+    """How a step's cost grows: 1 is with the hosts, 2 with their square. By least squares of the logarithms."""
+    points = [(math.log(one.hosts), math.log(max(one.steps[place].cpu, 1e-6))) for one in results]
+    middle, level = (statistics.fmean(column) for column in zip(*points, strict=True))
+    return sum((x - middle) * (y - level) for x, y in points) / sum((x - middle) ** 2 for x, _ in points)
 
 
 def table(results: list[Result], unit: str, value: Callable[[Step, Result], str]) -> str:
@@ -309,14 +317,13 @@ def report_live(results: list[Result]) -> str:
         table(results, "wall s, at hosts:", lambda step, _: f"{step.wall:.2f}"),
     ]
     if len(results) > 1:
-        lines = [f"  {'CPU s, as b·N + c·N²:':<24}{'b, ms':>12}{'c, µs':>12}" + "".join(f"{n:>12,}" for n in FAR)]
-        whole = [0.0] * len(FAR)
-        for place, step in enumerate(results[0].steps):
-            b, c = fit((result.hosts, result.steps[place].cpu) for result in results)
-            far = [b * n + c * n * n for n in FAR]
-            whole = [one + more for one, more in zip(whole, far, strict=True)]
-            lines.append(f"  {step.name:<24}{b * 1e3:12.3f}{c * 1e6:12.3f}" + "".join(f"{one:12.1f}" for one in far))
-        lines.append(f"  {'all of it':<48}" + "".join(f"{one:12.1f}" for one in whole))
+        most = results[-1]
+        lines = [f"  {f'CPU s, as at {most.hosts:,} hosts:':<24}{'growth':>12}" + "".join(f"{n:>12,}" for n in FAR)]
+        for place, step in enumerate(most.steps):
+            far = (step.cpu / most.hosts * n for n in FAR)
+            lines.append(f"  {step.name:<24}{growth(results, place):12.2f}" + "".join(f"{one:12.2f}" for one in far))
+        whole = sum(step.cpu for step in most.steps) / most.hosts
+        lines.append(f"  {'all of it':<36}" + "".join(f"{whole * n:12.2f}" for n in FAR))
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -336,6 +343,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, nargs="*", default=[50, 100, 200, 400], metavar="N", help="live agents")
     parser.add_argument("--recorded", type=int, nargs="*", default=list(FAR), metavar="N", help="from a file")
+    parser.add_argument("--rounds", type=int, default=3, help="how often the live ones are run; the medians count (3)")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     args = parser.parse_args()
     load = os.getloadavg()[0]
@@ -343,8 +351,10 @@ def main() -> int:
     reached, read = [], []
     with nursery() as agents:
         for hosts in args.hosts:
-            reached.append(apart(partial(live, hosts, agents)))
-            check(reached[-1])
+            rounds = [apart(partial(live, hosts, agents)) for _ in range(args.rounds)]
+            for one in rounds:
+                check(one)
+            reached.append(median(rounds))
     if reached:
         print(f"live agents\n{report_live(reached)}\n", flush=True)
     for hosts in args.recorded:

@@ -93,14 +93,16 @@ class RankSet:
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """The runs of consecutive ranks, as (first, last)."""
-        # One pass over the binary text; peeling bits off the integer would copy it for each run.
-        text = bin(self._bits)[:1:-1]
+        # One pass over the binary text; peeling bits off the integer would copy it for each run. It begins at the first
+        # rank: of a single one among a hundred thousand there is little to write.
+        first = (self._bits & -self._bits).bit_length() - 1
+        text = bin(self._bits >> max(first, 0))[:1:-1]
         start = text.find("1")
         while start >= 0:
             end = text.find("0", start)
             if end < 0:
                 end = len(text)
-            yield start, end - 1
+            yield first + start, first + end - 1
             start = text.find("1", end)
 
     def __len__(self) -> int:

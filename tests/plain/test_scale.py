@@ -85,10 +85,13 @@ def test_an_agent_without_a_nursery(collector: None) -> None:
     scale.check(scale.live(2, None))
 
 
-def test_cost_is_fitted() -> None:
-    b, c = scale.fit([(n, 3e-3 * n + 2e-6 * n * n) for n in (50, 100, 400)])
-    assert b == pytest.approx(3e-3)
-    assert c == pytest.approx(2e-6)
+def test_growth_tells_hosts_from_their_square() -> None:
+    def runs(power: int) -> list[scale.Result]:
+        made = ((n, [scale.Step("start", 0.0, 3e-6 * n**power)]) for n in (50, 100, 400))
+        return [scale.Result(n, steps, {}, 0, 0, 0, "") for n, steps in made]
+
+    assert scale.growth(runs(1), 0) == pytest.approx(1)
+    assert scale.growth(runs(2), 0) == pytest.approx(2)
 
 
 def numbers(text: str) -> list[int]:

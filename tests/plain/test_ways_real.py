@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.rigs.nodes import Nodes
-from tests.rigs.slurm import Slurm
 
 from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, UsageError
 from breakranks.jobs.targets import Hosts, parse_target
 from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan, slurm
+from rigs.nodes import Nodes
+from rigs.slurm import Slurm
 
 NONCE = "0123456789abcdef"
 STRANGE = ("a  b", "*", "$HOME", "`id`", "%h %n %%", "é!", "'\"\\", "")
@@ -258,6 +258,88 @@ def test_ssh_to_a_host_that_is_cut_off_and_to_one_without_python(nodes: Nodes, o
         nodes.heal("n3")
     status, said = outcome(plan(parse_target("ssh:n1"), options, shell("exec python9")).carriers[0])
     assert diagnose("ssh", "n1", status, said).kind == "no-python", said
+
+
+# --- ClusterShell's tree -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """A site with a topology: this machine to n1, and that to the others."""
+    pytest.importorskip("ClusterShell")
+    machine = os.uname().nodename.partition(".")[0]
+    (tmp_path / "topology.conf").write_text(f"[routes]\n{machine}: n1\nn1: n[2-3]\n")
+    monkeypatch.setenv("CLUSTERSHELL_CFGDIR", str(tmp_path))
+    monkeypatch.setenv("CLUSTERSHELL_GW_PYTHON_EXECUTABLE", sys.executable)
+    return Options(ssh_config=str(nodes.ssh_config), deadline=4.0, fanout=1)
+
+
+def test_many_hosts_through_a_tree(
+    nodes: Nodes, tree: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ClusterShell.py").write_text("raise ImportError('of a stranger')")
+    monkeypatch.chdir(tmp_path)  # where somebody else may have put files
+    count, size = 100, 16_100
+    made = plan(parse_target("ssh:n[2-3]"), tree, agent(count, size))
+    (carrier,) = made.carriers
+    assert carrier.hosts == made.hosts == ("n2", "n3")
+    with talk(carrier) as one:
+        numbers: dict[object, list[object]] = {host: [] for host in carrier.hosts}
+        pids: dict[str, object] = {}
+        while len(pids) < 2 or any(len(found) < count for found in numbers.values()):
+            said = one.hear()
+            assert said["before"] == f"{said['host']}: "
+            if "pid" in said:
+                pids[str(said["host"])] = said["pid"]
+                assert said["words"] == list(STRANGE)
+            else:
+                numbers[said["host"]].append(said["number"])
+        assert all(found == list(range(count)) for found in numbers.values())
+        sent = lines_of(16_000, 100)
+        one.send(b"".join(line + b"\n" for line in sent))
+        sums: dict[object, list[object]] = {host: [] for host in carrier.hosts}
+        while any(len(found) < len(sent) for found in sums.values()):
+            said = one.hear()
+            sums[said["host"]].append(said["sum"])
+        assert all(found == [summed(line) for line in sent] for found in sums.values())
+        one.process.kill()
+        for host, pid in pids.items():
+            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
+    assert nodes["n1"].run(["sh", "-c", "ls /tmp/*.gw.log"]).returncode != 0
+
+
+def test_a_tree_whose_leaf_or_gateway_is_gone(nodes: Nodes, tree: Options) -> None:
+    made = plan(parse_target("ssh:n[2-3]"), tree, shell('[ "$(uname -n)" = n3 ] || exit 3'))
+    nodes.cut("n3")
+    try:
+        status, said = outcome(made.carriers[0])
+        assert diagnose("ssh", "n3", status, said).kind == "unreachable", said
+        assert "no answer from" in diagnose("ssh", "n3", status, said).what
+        assert "status 3" in diagnose("ssh", "n2", status, said).what
+    finally:
+        nodes.heal("n3")
+    nodes.cut("n1")
+    try:
+        status, said = outcome(made.carriers[0])
+        for host in ("n2", "n3"):
+            assert "no gateway" in diagnose("ssh", host, status, said).what, said
+    finally:
+        nodes.heal("n1")
+
+
+def test_when_a_tree_is_taken(nodes: Nodes, tree: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def processes(target: str, fanout: int) -> int:
+        options = Options(ssh_config=tree.ssh_config, fanout=fanout)
+        return len(plan(parse_target(target), options, shell("true")).carriers)
+
+    assert processes("ssh:n[2-3]", 1) == 1
+    assert processes("ssh:n[2-3]", 2) == 2
+    assert processes("ssh:ann@n[2-3]", 1) == 2
+    monkeypatch.setenv("BREAKRANKS_TREE", "no")
+    assert processes("ssh:n[2-3]", 1) == 2
+    monkeypatch.delenv("BREAKRANKS_TREE")
+    (tmp_path / "topology.conf").write_text("[routes]\nanother: n1\nn1: n[2-3]\n")
+    assert processes("ssh:n[2-3]", 1) == 2
 
 
 # --- pdsh --------------------------------------------------------------------------------------------

@@ -328,3 +328,13 @@ def test_the_header_is_what_the_format_says() -> None:
     assert GOOD.startswith(b"BREAKRANKS\x01\x00")
     assert HEADER_SIZE == 32
     assert snapshot_file.MAX_SIZE == 1 << 30
+
+
+def test_texts_that_are_not_utf8_spoil_nothing_else() -> None:
+    """The way round for them keeps what is no text: the histories of recorders."""
+    from unit.test_stand_in import whole
+
+    snapshot = whole()
+    assert any(track.history for rank in snapshot.ranks if rank.recorder for track in rank.recorder.tracks)
+    odd = msgspec.structs.replace(snapshot, made_by="x\udcff")
+    assert unpack(pack(odd)) == msgspec.structs.replace(snapshot, made_by="x?")

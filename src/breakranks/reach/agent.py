@@ -96,10 +96,10 @@ class Agent:
     def _talk(self, heard: bytes) -> None:
         # The other thread waits for its children by this signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        os.set_blocking(self._out, False)
-        self._selector.register(self._awake, selectors.EVENT_READ, "wake")
-        self._selector.register(self._inp, selectors.EVENT_READ, "in")
         try:
+            os.set_blocking(self._out, False)
+            self._selector.register(self._awake, selectors.EVENT_READ, "wake")
+            self._selector.register(self._inp, selectors.EVENT_READ, "in")  # not a file, nor /dev/null
             self._hear(heard)
             while self._turn():
                 pass

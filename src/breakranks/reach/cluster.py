@@ -174,11 +174,11 @@ def reasons(fleet: Fleet) -> Iterator[tuple[str, Lost]]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, lost in fleet.lost.items():
         # The same reason but for the host's own name is the same reason.
-        what = lost.what.replace(name, "{host}").replace(plain(name), "{host}")
-        groups.setdefault((lost.kind, what, lost.remedy), []).append(plain(name))
+        what, remedy = (text.replace(name, "\0").replace(plain(name), "\0") for text in (lost.what, lost.remedy))
+        groups.setdefault((lost.kind, what, remedy), []).append(plain(name))
     for (kind, what, remedy), names in groups.items():
-        told = what.replace("{host}", names[0] if len(names) == 1 else "it")
-        yield fold(names), Lost(kind=kind, what=told, remedy=remedy)
+        told = what.replace("\0", names[0] if len(names) == 1 else "it")
+        yield fold(names), Lost(kind=kind, what=told, remedy=remedy.replace("\0", names[0]))
 
 
 def _failed(fleet: Fleet, name: str, reply: Reply) -> None:

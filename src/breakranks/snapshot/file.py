@@ -109,7 +109,7 @@ def pack(snapshot: Snapshot) -> bytes:
         plain = msgspec.msgpack.encode(snapshot)
     except UnicodeEncodeError:
         # A file name or command line that is not UTF-8, read with surrogateescape.
-        plain = msgspec.msgpack.encode(printable(msgspec.to_builtins(snapshot)))
+        plain = msgspec.msgpack.encode(printable(msgspec.to_builtins(snapshot, builtin_types=(bytes,))))
     packed = zlib.compress(plain, 6)
     return MAGIC + _HEADER.pack(FORMAT_VERSION, zlib.crc32(packed), len(packed), len(plain)) + packed
 

@@ -52,7 +52,7 @@ def _messages(suffix: str, machine: str, magic: str, lacks: tuple[str, ...]) -> 
     for name, data in _files(suffix, machine, magic, lacks).items():
         sums[name] = hashlib.sha256(data).hexdigest()
         head = struct.pack(">cH", b"f", len(name)) + name.encode()
-        messages.append(b"z" + zlib.compress(head + data, 6))
+        messages.append(b"z" + zlib.compress(head + data, 4))
     messages.append(b"j" + json.dumps({"stage": "go", "sha256": sums}).encode())
     return tuple(messages)
 

@@ -11,6 +11,7 @@ import re
 from typing import NamedTuple
 
 from breakranks.reach.ways.model import Lost
+from breakranks.reach.ways.tree import MARK
 
 _BY_HAND = "Try it by hand: ssh -oBatchMode=yes {login} true"
 _KEY = "Load your key (ssh-add), or name User and IdentityFile in ~/.ssh/config, or --ssh-options '-i KEY'. " + _BY_HAND
@@ -114,6 +115,12 @@ ROWS = (
     ),
     Row(r"Connection to \S+ closed by remote host", "failed", "it closed the connection in mid-session", _BY_HAND),
     Row(r"This account is currently not available", "refused", "the account has no shell there", "Use another User."),
+    Row(
+        r"No route available to|tree@\S+: failed: ",
+        "unreachable",
+        "ClusterShell's tree has no gateway to it that answers",
+        "Look at the gateways of topology.conf (they need ClusterShell), or go without: BREAKRANKS_TREE=no",
+    ),
     # --- sudo, on the far side
     Row(
         r"sudo: (?:a password is required|a terminal is required|.*not in the sudoers)",
@@ -309,13 +316,14 @@ def judge(scheme: str, host: str, status: int | None, text: str) -> Lost:
 
 
 def _of_host(scheme: str, host: str, text: str) -> str:
-    """Of the words of a pdsh, those about one host; if there are none, those about no host."""
-    if scheme != "pdsh":
-        return text
+    """Of the words of one process for many hosts, those about one; if there are none, those about no host."""
     lines = text.splitlines()
-    label = re.compile(rf"(?:pdsh@\S+: )?{re.escape(host.rpartition('@')[2])}: (.*)")
+    if scheme != "pdsh" and not any(line.startswith(MARK) for line in lines):
+        return text
+    label = re.compile(rf"(?:(?:pdsh|tree)@\S+: )?{re.escape(host.rpartition('@')[2])}: (.*)")
     own = [match[1] for line in lines if (match := label.fullmatch(line))]
-    return "\n".join(own or [line for line in lines if not re.match(r"(?:pdsh@\S+: )?[\w.-]+: ", line)])
+    other = re.compile(r"(?:(?:pdsh|tree)@\S+: )?(?!failed: )[\w.-]+: ")
+    return "\n".join(own or [line for line in lines if not other.match(line)])
 
 
 def _launch(host: str, text: str) -> Lost | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from breakranks.errors import UsageError
 from breakranks.reach.ways.model import Carrier, Options, Plan, Remote
 from breakranks.reach.ways.nodes import checked, hosts_of
-from breakranks.reach.ways.ssh import ssh_arguments
+from breakranks.reach.ways.ssh import patience, ssh_arguments
 from breakranks.reach.ways.tools import Answer, ask, need, spaced
 
 PIECE = 3000  # lines of 64 kB come whole with pdsh 2.34; an older one may have a smaller buffer
@@ -47,7 +47,7 @@ def plan_pdsh(where: str, options: Options, remote: Remote) -> Plan:
     feed = _escaped(shlex.join(("sh", "-c", _FEED, "breakranks")))
     carriers = []
     for part in _parts(hosts):
-        shared = ("pdsh", "-S", "-b", "-t", str(_patience(options)), "-w", ",".join(part))
+        shared = ("pdsh", "-S", "-b", "-t", str(patience(options)), "-w", ",".join(part))
         argv = (*shared, "-f", str(len(part)), command)
         inward = (*shared, "-f", str(min(len(part), options.fanout)), "-u", str(_INWARD_LIMIT), feed)
         carriers.append(Carrier(hosts=tuple(part), argv=argv, env=env, piece=PIECE, inward=inward))
@@ -68,10 +68,6 @@ def inward_commands(carrier: Carrier, lines: Sequence[str]) -> Iterator[tuple[st
         size += len(word) + 1
     if words:
         yield (*carrier.inward, *words)
-
-
-def _patience(options: Options) -> int:
-    return max(1, int(options.deadline * 0.8))
 
 
 def _escaped(text: str) -> str:

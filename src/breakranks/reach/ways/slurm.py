@@ -15,6 +15,7 @@ from typing import NamedTuple
 from breakranks.errors import ManyJobsError, NoJobError, UsageError
 from breakranks.reach.ways.model import PIECE, SHORT_PIECE, Carrier, Lost, Options, Plan, Remote
 from breakranks.reach.ways.nodes import checked
+from breakranks.reach.ways.ssh import patience
 from breakranks.reach.ways.tools import Answer, ask, without
 
 MOST_STEPS = 16  # sruns at a time; each is a step that the controller of the site has to make
@@ -191,7 +192,7 @@ def _srun(job: str, options: Options) -> tuple[str, ...]:
         *(*clean, "srun", f"--jobid={job}", *(("--overlap",) if _wants_overlap(options.deadline) else ())),
         *("--ntasks-per-node=1", "--mem=0", "--gres=none", "--cpu-bind=none", "--mpi=none"),
         *("--kill-on-bad-exit=0", "--wait=0", "--input=all", "--chdir=/", "--job-name=breakranks"),
-        f"--immediate={max(1, int(options.deadline * 0.8))}",
+        f"--immediate={patience(options)}",
     )
 
 

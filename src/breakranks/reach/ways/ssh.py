@@ -1,9 +1,13 @@
-"""``ssh:NODESET``: one ssh a host. Keys, users, jumps and addresses are ssh's own business (``~/.ssh/config``)."""
+"""``ssh:NODESET``: one ssh a host. Keys, users, jumps and addresses are ssh's own business (``~/.ssh/config``).
+
+Sets larger than the fan-out go through ClusterShell's tree, where the site has set one up.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
 
 from breakranks.errors import UsageError
 from breakranks.reach.ways.model import PIECE, Carrier, Options, Plan, Remote
@@ -30,6 +34,12 @@ def plan_ssh(where: str, options: Options, remote: Remote) -> Plan:
     """A ssh a host."""
     hosts = hosts_of(where, "ssh")
     need("ssh", _INSTALL)
+    if len(hosts) > options.fanout and not any(letter in host for host in hosts for letter in "@:"):
+        from breakranks.reach.ways import tree
+
+        if path := tree.topology():
+            carrier = _through_tree(hosts, options, path, remote)
+            return Plan(name=f"ssh:{where}", hosts=hosts, carriers=(carrier,))
     prefix = ("ssh", *ssh_arguments(options))
     command = shlex.join(remote(PIECE, False))
     carriers = (
@@ -38,18 +48,29 @@ def plan_ssh(where: str, options: Options, remote: Remote) -> Plan:
     return Plan(name=f"ssh:{where}", hosts=hosts, carriers=tuple(carriers))
 
 
-def ssh_arguments(options: Options) -> tuple[str, ...]:
-    """Options for ssh, whoever starts it.
+def _through_tree(hosts: tuple[str, ...], options: Options, topology: str, remote: Remote) -> Carrier:
+    from breakranks.reach.ways import tree
 
-    ssh is to give up connecting a little before our own deadline, because it says why. A host that dies
-    in mid-session is noticed after half a minute.
-    """
-    patience = max(1, int(options.deadline * 0.8))
+    words = shlex.join(ssh_arguments(options))
+    # Agents stay: whoever does not start at once never would. And a gateway keeps its log to itself.
+    argv = (sys.executable, tree.__file__, str(len(hosts)), str(patience(options)), topology, words)
+    env = {**NO_PROMPT, "CLUSTERSHELL_GW_LOG_DIR": os.environ.get("CLUSTERSHELL_GW_LOG_DIR", "/dev/null")}
+    command = shlex.join(remote(tree.PIECE, False))
+    return Carrier(hosts=hosts, argv=(*argv, command, *hosts), piece=tree.PIECE, env=env)
+
+
+def patience(options: Options) -> int:
+    """Seconds for ssh to connect in: it is to give up a little before our own deadline, because it says why."""
+    return max(1, int(options.deadline * 0.8))
+
+
+def ssh_arguments(options: Options) -> tuple[str, ...]:
+    """Options for ssh, whoever starts it. A host that dies in mid-session is noticed after half a minute."""
     return (
         *_OURS,
         *_config(options.ssh_config),
         *user_options(options.ssh_options),
-        f"-oConnectTimeout={patience}",
+        f"-oConnectTimeout={patience(options)}",
         *("-oServerAliveInterval=10", "-oServerAliveCountMax=3"),
     )
 

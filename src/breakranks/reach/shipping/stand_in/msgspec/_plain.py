@@ -10,21 +10,25 @@ from ._struct import Struct
 _AS_IS = (str, int, float, bool, type(None))
 
 
-def to_builtins(value: Any) -> Any:
-    """What JSON has, but tuples stay tuples and keys stay what they are."""
+def to_builtins(value: Any, *, builtin_types: tuple[type, ...] = ()) -> Any:
+    """What JSON has, but tuples stay tuples and keys stay what they are. ``builtin_types`` stay too."""
+
+    def below(one: Any) -> Any:
+        return to_builtins(one, builtin_types=builtin_types)
+
     kind = type(value)
-    if kind in _AS_IS:
+    if kind in _AS_IS or kind in builtin_types:
         return value
     if kind is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return tuple(to_builtins(one) for one in value)
+        return tuple(below(one) for one in value)
     if isinstance(value, (list, set, frozenset)):
-        return [to_builtins(one) for one in value]
+        return [below(one) for one in value]
     if isinstance(value, dict):
-        return {to_builtins(key): to_builtins(one) for key, one in value.items()}
+        return {below(key): below(one) for key, one in value.items()}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return binascii.b2a_base64(value, newline=False).decode()
     if isinstance(value, Struct):
-        return plain_struct(value, to_builtins)
+        return plain_struct(value, below)
     raise TypeError(f"Encoding objects of type {kind.__name__} is unsupported")
 
 
