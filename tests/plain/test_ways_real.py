@@ -447,6 +447,15 @@ def test_what_mpirun_says(options: Options, tmp_path: Path) -> None:
     assert "status 3" in diagnose("mpi", "n1", status, said).what, said
 
 
+def test_an_mpirun_that_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hosts").write_text("n1\n")
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho no libslurm.so.38 >&2; exit 127\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UsageError, match=r"mpirun does not work here: no libslurm\.so\.38"):
+        plan(parse_target(f"mpi:{tmp_path}/hosts"), Options(), shell("true"))
+
+
 # --- Slurm -------------------------------------------------------------------------------------------
 
 

@@ -466,6 +466,7 @@ SAID = [
     ),
     ("mpi", 255, "ORTE was unable to reliably start one or more daemons.\n", "unreachable", "mpirun --host n3"),
     ("mpi", 255, "bash: line 1: orted: command not found\nORTE was unable to reliably start", "failed", "PATH|login"),
+    ("mpi", 255, "[proxy:0:0@n1] pmip_cb (pmip_cb.c:934): process reading stdin too slowly", "failed", "MPICH"),
     ("mpi", 1, "A process or daemon was unable to complete a TCP connection\n", "failed", "firewall"),
     (
         "exec",

@@ -69,9 +69,11 @@ class Agent:
         self._idle = threading.Event()
         self._heard = time.monotonic()
         self._left = False
+        self._shipped = False
 
     def run(self, heard: bytes, shipped: str) -> None:
-        self.tell(_hello(self.host, bool(shipped)))
+        self._shipped = bool(shipped)
+        self.tell(_hello(self.host, self._shipped))
         talker = threading.Thread(target=self._talk, args=(heard,), daemon=True, name="breakranks lines")
         talker.start()
         while (request := self._requests.get()) is not None:
@@ -238,7 +240,8 @@ class Agent:
         for number in list(self._links):
             self._shut(number, told=True)
         self._requests.put(None)
-        self._idle.wait(_END)
+        if self._idle.wait(_END) and self._shipped:
+            return  # whoever brought our code here clears it away
         os._exit(0)
 
 

@@ -195,6 +195,13 @@ ROWS = (
         ("mpi",),
     ),
     Row(
+        r"reading stdin too slow|pmiserv_cb.c:\d+\): assert \(!closed\) failed",
+        "failed",
+        "the mpirun of MPICH cannot carry as much as must be sent",
+        "Install breakranks there, or use ssh: with the same hosts",
+        ("mpi",),
+    ),
+    Row(
         r"not enough slots available",
         "failed",
         "mpirun has no slot for it",

@@ -1,7 +1,8 @@
 """``mpi:HOSTFILE``: one mpirun a host, by whatever way mpirun has there (ssh, or the site's own).
 
 Lines of any length pass whole both ways, and when mpirun is killed the agent's stdin ends. mpirun itself opens a
-port for its daemons, as it does for the job.
+port for its daemons, as it does for the job. That of MPICH (Hydra) is killed by itself when more than 64 kB wait to be
+read: it reaches hosts that have breakranks, and not those that would have to be sent it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ def _slots(words: list[str]) -> str:
 
 
 def _flavour(deadline: float) -> Callable[[str, Options], tuple[str, ...]]:
-    said = ask(("mpirun", "--version"), deadline, _REMEDY).out
+    answer = ask(("mpirun", "--version"), deadline, _REMEDY)
+    if answer.status:
+        raise UsageError(f"mpirun does not work here: {shortened(answer.err.strip())}", _REMEDY)
+    said = answer.out
     if "HYDRA" in said or "Intel(R) MPI" in said:
         return _hydra
     found = re.search(r"(?:Open MPI\)|prterun|mpirun)\D*(\d+)\.", said)
