@@ -13,7 +13,7 @@ from breakranks.reach.lines import Reader, Said, Writer
 from breakranks.reach.ways import Carrier, inward
 
 _CHUNK = 1 << 18
-_ERRORS = 8_000  # bytes kept of what it complains of
+_ERRORS = 8_000  # bytes kept of what it complains of, of one host
 _END = 1.0  # seconds to end by itself when its input has ended
 _TERM = 2.0  # and when it was told to
 
@@ -61,7 +61,7 @@ class Running:
     def complain(self) -> bool:
         """Keep what it complains of; False at the end of that."""
         data = os.read(self.errors, _CHUNK)
-        self._stderr = (self._stderr + data)[-_ERRORS:]
+        self._stderr = (self._stderr + data)[-(_ERRORS + 500 * len(self.carrier.hosts)) :]
         return bool(data)
 
     @property

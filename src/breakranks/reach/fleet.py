@@ -31,7 +31,7 @@ _LOOK = 0.1  # seconds between two looks at who is late
 _SILENT = 20.0  # seconds; an agent gives a sign of life more often
 _SHIPPING = 30.0  # more seconds for a host that gets our code first
 _CHUNK = 1 << 16
-_ENDING = 1.0
+_ENDING = 3.0  # seconds; killed by its launcher, an agent could not clear up behind it
 _BUFFER = 1 << 22
 _FILES = 4  # open files a host
 
