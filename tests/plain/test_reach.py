@@ -259,3 +259,33 @@ def handles(pid: int) -> list[str]:
         return [f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd")]
     except OSError:
         return []
+
+
+STOPS = """
+import os, breakranks
+breakranks.breakpoint()
+open(os.environ["PASSED"], "w").close()
+"""
+
+
+def test_a_script_leaves_a_stopped_rank_as_it_was(tmp_path: Path) -> None:
+    """Its last word must reach the rank before the way to it is closed."""
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    program, passed = tmp_path / "stops.py", tmp_path / "passed"
+    program.write_text(STOPS)
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "2121", "BREAKRANKS_RUN": str(run), "PASSED": str(passed)}
+    command = [sys.executable, "-m", "breakranks", "console", HOST, "--wait", "20", "-c"]
+    with subprocess.Popen([sys.executable, str(program)], env=env, stdin=subprocess.DEVNULL, stderr=-3) as rank:
+        try:
+            for _ in range(4):
+                done = subprocess.run([*command, "p 1 + 1"], env=env, capture_output=True, text=True, timeout=60)
+                assert (done.returncode, "2" in done.stdout) == (0, True), done.stderr
+            assert not passed.exists()
+            done = subprocess.run([*command, "go"], env=env, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert rank.wait(20) == 0
+            assert passed.exists()
+        finally:
+            rank.kill()
