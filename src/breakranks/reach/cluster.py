@@ -15,7 +15,7 @@ from breakranks.reach.ladder import Climb
 from breakranks.reach.messages import Check, Checked, Failed, Find, Jobs, Look, Reply, Sample, Step, Taken
 from breakranks.reach.ways import Lost
 from breakranks.snapshot.file import unpack
-from breakranks.snapshot.merging import merge
+from breakranks.snapshot.merging import merge, no_collection
 from breakranks.snapshot.model import Host, Problem, Snapshot
 
 _DEEP = 30.0  # seconds, at the least, for a look that reads C frames or gets into ranks
@@ -92,12 +92,13 @@ class ClusterSession:
             if self._fleet.stations[name].lost is None
         }
         seconds = self._fleet.deadline if not (native or recorders or visit) else max(_DEEP, self._fleet.deadline)
-        for name, reply in self._fleet.ask(requests, seconds):
-            self._begun.add(name)
-            if isinstance(reply, Taken):
-                self._take(name, reply)
-            else:
-                _failed(self._fleet, name, reply)
+        with no_collection():
+            for name, reply in self._fleet.ask(requests, seconds):
+                self._begun.add(name)
+                if isinstance(reply, Taken):
+                    self._take(name, reply)
+                else:
+                    _failed(self._fleet, name, reply)
         self.sampled += samples
 
     def _take(self, name: str, reply: Taken) -> None:

@@ -34,7 +34,7 @@ from breakranks.snapshot.recorder import Entry, Group, Operation, Recorder, Trac
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Nothing here makes cycles, and going through millions of new objects for some takes five times the time."""
     enabled = gc.isenabled()
     gc.disable()
@@ -45,7 +45,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-@_no_collection()
+@no_collection()
 def merge(
     parts: Sequence[Snapshot],
     *,
