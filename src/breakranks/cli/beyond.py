@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from breakranks.rankset import RankSet
 from breakranks.reach import messages
 from breakranks.reach.cluster import plain
 
+T = TypeVar("T")
 _MORE = 10.0  # seconds that a host has beyond those that its ranks have
 
 
@@ -68,8 +70,8 @@ class Beyond:
         unreached: list[Unreached] = []
         for name, reply in self._fleet.ask(requests, 2 * DEADLINE + _MORE):
             if isinstance(reply, messages.Attached):
-                agents += _agents(plain(name), reply)
-                unreached += [msgspec.convert(one, Unreached) for one in reply.unreached]
+                agents += [one for one in _agents(plain(name), reply) if _has(job, plain(name), one.rank)]
+                unreached += [one for one in _typed(reply.unreached, Unreached) if _has(job, plain(name), one.rank)]
             else:
                 what, help = _why(reply)
                 host = plain(name)
@@ -93,7 +95,7 @@ class Beyond:
         told: dict[int, Told] = {}
         for name, reply in self._fleet.ask(requests, seconds + _MORE):
             if isinstance(reply, messages.Told):
-                told |= {one.rank: one for one in (msgspec.convert(plain_one, Told) for plain_one in reply.told)}
+                told |= {one.rank: one for one in _typed(reply.told, Told) if _has(job, plain(name), one.rank)}
             else:
                 what, help = _why(reply)
                 told |= {rank: _silent(rank, what, help) for rank in _ranks(job, plain(name), takers)}
@@ -141,7 +143,23 @@ def _ranks(job: ClusterJob, host: str, takers: RankSet) -> list[int]:
 
 
 def _agents(host: str, reply: messages.Attached) -> list[Found]:
-    return [msgspec.structs.replace(msgspec.convert(one, Found), host=host) for one in reply.agents]
+    return [msgspec.structs.replace(one, host=host) for one in _typed(reply.agents, Found)]
+
+
+def _typed(values: Iterable[dict[str, Any]], kind: type[T]) -> list[T]:
+    """What a host said, as far as it is what it should be."""
+    found = []
+    for one in values:
+        try:
+            found.append(msgspec.convert(one, kind))
+        except msgspec.ValidationError:
+            continue
+    return found
+
+
+def _has(job: ClusterJob, host: str, rank: int) -> bool:
+    """A host speaks for its own ranks."""
+    return job.places.get(rank) == host
 
 
 def _why(reply: messages.Reply) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import sys
 import time
 from functools import partial
 
-from breakranks.cli.common import reach_words
+from breakranks.cli.common import look, reach_words, show
 from breakranks.cli.settle import Progress
 from breakranks.errors import NoJobError
 from breakranks.jobs.targets import Hosts, select_of
@@ -37,6 +37,7 @@ class Reaching:
         from breakranks.reach.shipping.bundle import supply
         from breakranks.reach.shipping.command import remote_command
 
+        self._args = args
         nonce = secrets.token_hex(8)
         options = Options(
             ssh_config=args.ssh_config,
@@ -149,7 +150,6 @@ class Reaching:
 
     def say_lost(self) -> None:
         """Hosts of which it was said that they may come, and did not."""
+        how = look(self._args)
         for hosts, lost in cluster.reasons(self.fleet):
-            print(f"{hosts}: {lost.what}")
-            if lost.remedy:
-                print(f"  {lost.remedy}")
+            show([[(hosts, "rank"), f": {lost.what}"], *(["  ", line] for line in lost.remedy.splitlines())], how)

@@ -163,7 +163,7 @@ class Agent:
                 continue
             try:
                 request: Request = msgspec.msgpack.decode(said.body, type=Request)
-            except (msgspec.MsgspecError, ValueError) as error:
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 self.tell(Failed(0, f"not understood: {error}", "Is it the same version of breakranks on both sides?"))
                 continue
             self._take(request)

@@ -14,7 +14,7 @@ from breakranks.reach.ways import Carrier, inward
 
 _CHUNK = 1 << 18
 _ERRORS = 8_000  # bytes kept of what it complains of, of one host
-_END = 1.0  # seconds to end by itself when its input has ended
+_FILES = 4  # open, a host
 _TERM = 2.0  # and when it was told to
 
 
@@ -45,6 +45,7 @@ class Running:
         assert self.process.stdout is not None and self.process.stderr is not None
         self.outward = self.process.stdout.fileno()
         self.errors = self.process.stderr.fileno()
+        os.set_blocking(self.errors, False)  # at its end it is read without waiting
         self.inp = -1
         if self.process.stdin is not None:
             self.inp = self.process.stdin.fileno()
@@ -60,7 +61,10 @@ class Running:
 
     def complain(self) -> bool:
         """Keep what it complains of; False at the end of that."""
-        data = os.read(self.errors, _CHUNK)
+        try:
+            data = os.read(self.errors, _CHUNK)
+        except BlockingIOError:
+            return True
         self._stderr = (self._stderr + data)[-(_ERRORS + 500 * len(self.carrier.hosts)) :]
         return bool(data)
 
@@ -164,3 +168,14 @@ class Running:
                 os.killpg(self.process.pid, number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+
+def allow_files(hosts: int) -> None:
+    """A host takes a few open files, and shells often allow a thousand in all, where the system allows many more."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES * hosts + 200
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

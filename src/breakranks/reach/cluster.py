@@ -10,6 +10,7 @@ from breakranks.errors import BreakranksError, SnapshotError
 from breakranks.jobs.across import ClusterJob, join
 from breakranks.jobs.find import Found
 from breakranks.rankset import RankSet
+from breakranks.reach.checking import fault_of
 from breakranks.reach.fleet import Fleet
 from breakranks.reach.ladder import Climb
 from breakranks.reach.messages import Check, Checked, Failed, Find, Jobs, Look, Reply, Sample, Step, Taken
@@ -18,13 +19,16 @@ from breakranks.snapshot.file import unpack
 from breakranks.snapshot.merging import merge, no_collection
 from breakranks.snapshot.model import Host, Problem, Snapshot
 
+_ODD = "Is it the same version of breakranks on both sides, and a host that you trust?"
 _DEEP = 30.0  # seconds, at the least, for a look that reads C frames or gets into ranks
 
 
 def find(fleet: Fleet, hosts: list[str], found: dict[str, Found]) -> None:
     """Ask hosts which jobs they have; what they say goes into ``found``, by the host's plain name."""
     for name, reply in fleet.ask(dict.fromkeys(hosts, Find(0, fleet.plan.slurm)), fleet.deadline):
-        if isinstance(reply, Jobs):
+        if isinstance(reply, Jobs) and (wrong := fault_of(reply.found)):
+            fleet.lose(name, Lost(kind="failed", what=wrong, remedy=_ODD))
+        elif isinstance(reply, Jobs):
             found[plain(name)] = reply.found
             fleet.stations[name].told = True
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import os
 import selectors
 import socket
@@ -19,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from breakranks.reach.carrying import Running
+from breakranks.reach.carrying import Running, allow_files
+from breakranks.reach.checking import Stage
 from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
 from breakranks.reach.messages import PROTOCOL, Bye, Clock, Data, Hello, Ping, Reply, Report, Request, Shut
 from breakranks.reach.station import Asked, Links, Roster, Station
@@ -33,7 +35,6 @@ _SHIPPING = 30.0  # more seconds for a host that gets our code first
 _CHUNK = 1 << 16
 _ENDING = 3.0  # seconds; killed by its launcher, an agent could not clear up behind it
 _BUFFER = 1 << 22
-_FILES = 4  # open files a host
 
 
 class Fleet:
@@ -63,6 +64,7 @@ class Fleet:
         self._coming = {one.name: one for one in self.stations.values() if one.lost is None}
         self._under_way = 0  # those of them whose carrier runs
         self._same: dict[str, Station] = {}
+        self._strangers: dict[str, Station] = {}
         self._running: dict[Running, Roster] = {}
         self._looked = time.monotonic()
         self._numbers = itertools.count(1)
@@ -77,7 +79,7 @@ class Fleet:
         self._thread = threading.Thread(target=self._work, daemon=True, name="breakranks fleet")
 
     def __enter__(self) -> Fleet:
-        _allow_files(_FILES * len(self.stations))
+        allow_files(len(self.stations))
         self._selector.register(self._awake, selectors.EVENT_READ)
         self._thread.start()
         return self
@@ -255,11 +257,24 @@ class Fleet:
     # ---- what hosts say
 
     def _hear(self, running: Running) -> None:
+        try:
+            self._take(running)
+        except Exception as error:  # whatever one carrier says, the others go on
+            self._forget(running)
+            running.kill()
+            running.end(time.monotonic())
+            for name in running.carrier.hosts:
+                what = f"what it says makes no sense ({type(error).__name__}: {error})"
+                self._lose(self.stations[name], Lost(kind="failed", what=what[:500], remedy=_VERSION))
+
+    def _take(self, running: Running) -> None:
         heard = running.hear()
         if heard is None:
             self._ended(running)
             return
         for said in heard:
+            if running not in self._running:
+                return  # what it said last has lost it
             if said.kind == JSON:
                 self._stage(running, said)
             elif said.kind == MSGPACK:
@@ -273,25 +288,26 @@ class Fleet:
     def _stage(self, running: Running, said: Said) -> None:
         """Before an agent runs: it lacks our code, or cannot run at all."""
         try:
-            stage = json.loads(said.body)
-        except ValueError:
+            told = json.loads(said.body)
+        except (ValueError, RecursionError):
             return
-        if not isinstance(stage, dict):
+        # One whose own name says nothing to us is known when its agent says hello, and may lack it until then.
+        one = self._running[running].of(said.who) or self._strangers.setdefault(said.who, Station(said.who))
+        many = len(self._strangers) > len(self.stations)
+        if not isinstance(told, dict) or one.lost is not None or one.hello is not None or many:
             return
-        one = self._running[running].of(said.who)
-        word = stage.get("stage")
-        if word == "need":
-            if one is not None:
-                one.until = time.monotonic() + self.deadline + _SHIPPING
-            for body in self._supply(stage):
+        stage = Stage(told)
+        if stage.word == "need" and not one.supplied:
+            one.supplied = True
+            one.until = time.monotonic() + self.deadline + _SHIPPING
+            for body in self._supply(stage.need):
                 running.send(said.who, body[:1], body[1:])
             self._flush(running)
-        elif word == "no-python" and one is not None:
-            found = ", ".join(map(str, stage.get("found") or ())) or "none"
-            what = f"no Python 3.10 or newer there (found: {found})"
+        elif stage.word == "no-python":
+            what = f"no Python 3.10 or newer there (found: {', '.join(stage.found) or 'none'})"
             self._lose(one, Lost(kind="no-python", what=what, remedy=_PYTHON))
-        elif word == "failed" and one is not None:
-            self._lose(one, Lost(kind="failed", what=str(stage.get("what"))[:500], remedy=str(stage.get("help") or "")))
+        elif stage.word == "failed":
+            self._lose(one, Lost(kind="failed", what=stage.what, remedy=stage.help))
 
     def _report(self, running: Running, who: str, report: Report) -> None:
         one = self._running[running].of(who, report.aliases if isinstance(report, Hello) else ())
@@ -303,9 +319,9 @@ class Fleet:
         elif isinstance(report, Clock):
             self._set_clock(one, report)
         elif isinstance(report, Data):
-            self._links.deliver(report)
+            self._links.deliver(one, report)
         elif isinstance(report, Shut):
-            self._links.shut(report.link, told=True)
+            self._links.shut(report.link, by=one)
         else:
             with self._changed:
                 asked = self._asked.get(report.id)
@@ -315,14 +331,16 @@ class Fleet:
                     self._changed.notify_all()
 
     def _meet(self, running: Running, one: Station, hello: Hello) -> None:
-        twin = self._same.setdefault(hello.same, one)
+        if one.lost is not None or one.hello is not None:
+            return
         if hello.protocol != PROTOCOL:
             lost = Lost(kind="failed", what=f"speaks protocol {hello.protocol}, not {PROTOCOL}", remedy=_VERSION)
             self._lose(one, lost)
-        elif twin is not one:
+        elif (twin := self._same.setdefault(hello.same, one)) is not one:
             self._lose(one, Lost(kind="failed", what=f"is the same host as {twin.name}", remedy="Name it once."))
         else:
-            one.clock, one.clock_error = hello.time - time.time(), self.deadline
+            if math.isfinite(hello.time):
+                one.clock, one.clock_error = hello.time - time.time(), self.deadline
             with self._changed:
                 one.hello = hello
                 self._arrived(one)
@@ -333,14 +351,13 @@ class Fleet:
     def _set_clock(self, one: Station, clock: Clock) -> None:
         """By the first ping, which went to it alone: half the way there and back is what we cannot know."""
         sent, one.pinged = one.pinged, 0.0
-        if sent:
+        if sent and math.isfinite(clock.time):
             now = time.time()
             one.clock, one.clock_error = clock.time - (now + sent) / 2, abs(now - sent) / 2
 
     def _ended(self, running: Running) -> None:
         """A carrier has ended, and all who came by it are lost."""
-        while running.errors in self._selector.get_map() and running.complain():
-            pass
+        running.complain()
         self._forget(running)
         status = running.end(time.monotonic() + _ENDING)
         for name in running.carrier.hosts:
@@ -425,17 +442,6 @@ class Fleet:
         until = time.monotonic() + _ENDING
         for running in self._running:
             running.end(until)
-
-
-def _allow_files(number: int) -> None:
-    """A host takes a few open files, and shells often allow a thousand in all, where the system allows many more."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = number + 200
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 _TOO_MANY = "This machine allows no more at a time: ulimit -n, ulimit -u. Name fewer hosts, or raise them."

@@ -22,6 +22,8 @@ MOST = 1 << 28  # bytes of a message
 _LINE = re.compile(rb"@br1 ([0-9a-f]{16}) (\S{1,255}) (\d{1,18}) ([+.]) ([A-Za-z0-9+/=]*)\s*$")
 _LONGEST = 1 << 20  # bytes of a line
 _STRAYS = 8_000  # bytes kept of what is not ours
+_PIECE = 64  # bytes that a piece counts for at least
+_MANY = 100_000  # hosts in the middle of a message
 _WORTH = 400  # bytes from which packing pays
 
 
@@ -63,6 +65,7 @@ class Reader:
         self._nonce = nonce.encode()
         self._rest = b""
         self._parts: dict[bytes, tuple[bytes, list[bytes], int]] = {}
+        self._kept = 0  # bytes of messages that are not whole yet
         self.strays = b""
         self.broken = 0  # messages of which a piece was missing or bad
 
@@ -86,6 +89,7 @@ class Reader:
             self._stray(line[:at])
         who, number, more, data = found[2], found[3], found[4] == b"+", found[5]
         known, pieces, size = self._parts.pop(who, (number, [], 0))
+        self._kept -= size
         if known != number:
             self.broken += 1
             pieces, size = [], 0
@@ -94,12 +98,15 @@ class Reader:
         except binascii.Error:
             self.broken += 1
             return None
-        size += len(pieces[-1])
-        if size > MOST:
+        size += max(len(pieces[-1]), _PIECE)
+        if size + self._kept > MOST or len(self._parts) > _MANY:
             self.broken += 1
+            self._parts.clear()  # nobody honest sends so much at a time
+            self._kept = 0
             return None
         if more:
             self._parts[who] = (number, pieces, size)
+            self._kept += size
             return None
         return self._whole(who, b"".join(pieces))
 

@@ -25,6 +25,7 @@ class Station:
         self.hello: Hello | None = None
         self.lost: Lost | None = None
         self.told = False  # which jobs it has
+        self.supplied = False  # with what it lacked
         self.until = float("inf")  # when it must have answered
         self.clock = 0.0  # its clock less ours
         self.clock_error = 0.0
@@ -104,29 +105,31 @@ class Links:
         else:
             self.shut(number)
 
-    def deliver(self, data: Data) -> None:
-        """What they say."""
-        if data.link in self._links:
+    def deliver(self, one: Station, data: Data) -> None:
+        """What they say. A host has no say in another's links."""
+        station, theirs = self._links.get(data.link, (None, None))
+        if station is one and theirs is not None:
             try:
-                self._links[data.link][1].sendall(data.data)
+                theirs.sendall(data.data)
             except OSError:
                 self.shut(data.link)
 
-    def shut(self, number: int, *, told: bool = False) -> None:
-        known = self._links.pop(number, None)
-        if known is None:
+    def shut(self, number: int, *, by: Station | None = None) -> None:
+        """``by``: the host itself has shut it, and need not be told."""
+        one, theirs = self._links.get(number, (None, None))
+        if one is None or theirs is None or (by is not None and by is not one):
             return
-        one, theirs = known
+        del self._links[number]
         self._selector.unregister(theirs)
         theirs.close()
-        if not told and one.running is not None and one.lost is None:
+        if by is None and one.running is not None and one.lost is None:
             self._send(one, Shut(number))
 
     def drop(self, one: Station) -> None:
         """A host is lost, and all that go there are."""
         for number, (station, _) in list(self._links.items()):
             if station is one:
-                self.shut(number, told=True)
+                self.shut(number, by=one)
 
     def close(self) -> None:
         """What was said last still goes: it may be the word that ranks are to stay as they are."""
