@@ -289,3 +289,9 @@ def test_a_script_leaves_a_stopped_rank_as_it_was(tmp_path: Path) -> None:
             assert passed.exists()
         finally:
             rank.kill()
+
+
+def test_users_of_one_host_are_one_host(br: Br) -> None:
+    done = br("stacks", "--json", target="exec:env BREAKRANKS_TEST={host}@ann@here,bob@here")
+    assert done.returncode == 0, done.stderr
+    assert [one["ranks"] for one in json.loads(done.stdout)["classes"]] == ["0-1"]

@@ -17,7 +17,7 @@ from breakranks.jobs.across import ClusterJob
 from breakranks.jobs.find import FoundJob
 from breakranks.rankset import RankSet
 from breakranks.reach import messages
-from breakranks.reach.cluster import plain
+from breakranks.reach.cluster import names_of, plain
 
 T = TypeVar("T")
 _MORE = 10.0  # seconds that a host has beyond those that its ranks have
@@ -31,7 +31,7 @@ class Beyond:
     def __init__(self, reaching: Reaching) -> None:
         self._reaching = reaching
         self._fleet = reaching.fleet
-        self._names = {plain(name): name for name in self._fleet.stations}
+        self._names = names_of(self._fleet)
 
     def find(self) -> list[Found]:
         asked = dict.fromkeys(self._fleet.up, messages.Agents(0))

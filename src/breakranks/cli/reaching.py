@@ -135,7 +135,15 @@ class Reaching:
         if not self.found:
             self.meet(patient=True)
         late = [name for name, one in self.fleet.stations.items() if one.lost is None and not one.told]
-        yield self.job(key)
+        try:
+            job = self.job(key)
+        except NoJobError:
+            if not late:
+                raise
+            late = []
+            self.meet(patient=True)  # it may be on those that are late
+            job = self.job(key)
+        yield job
         if not late:
             return
         names = fold(map(cluster.plain, late))

@@ -72,7 +72,7 @@ class ClusterSession:
         self._parts: dict[str, Snapshot] = {}
         self._looks: dict[str, Look] = {}
         self._problems: dict[str, Problem] = {}
-        names = {plain(one.name): one.name for one in fleet.stations.values()}
+        names = names_of(fleet)
         for host, part in job.parts.items():
             here = None if ranks is None else ranks & RankSet(rank.rank for rank in part.ranks)
             if here is None or here:
@@ -151,6 +151,15 @@ def climbs(fleet: Fleet) -> list[Climb]:
 def plain(name: str) -> str:
     """A host's name without the user that logs in there."""
     return name.rpartition("@")[2]
+
+
+def names_of(fleet: Fleet) -> dict[str, str]:
+    """By its plain name, how a host stands in the target; of two that are one host, the one that answers."""
+    found: dict[str, str] = {}
+    for one in fleet.stations.values():
+        if one.lost is None or plain(one.name) not in found:
+            found[plain(one.name)] = one.name
+    return found
 
 
 def named(snapshot: Snapshot, host: str) -> Snapshot:
