@@ -17,9 +17,11 @@ from breakranks.reach.messages import Check, Checked, Failed, Find, Jobs, Look, 
 from breakranks.reach.ways import Lost
 from breakranks.snapshot.file import unpack
 from breakranks.snapshot.merging import merge, no_collection
-from breakranks.snapshot.model import Host, Problem, Snapshot
+from breakranks.snapshot.model import Host, Problem, Snapshot, only
 
 _ODD = "Is it the same version of breakranks on both sides, and a host that you trust?"
+_STEPS = 10
+_LONGEST = 500  # characters of a host's own words
 _DEEP = 30.0  # seconds, at the least, for a look that reads C frames or gets into ranks
 
 
@@ -108,7 +110,8 @@ class ClusterSession:
     def _take(self, name: str, reply: Taken) -> None:
         self.received += len(reply.snapshot)
         try:
-            self._parts[name] = named(unpack(reply.snapshot), plain(name))
+            taken = named(unpack(reply.snapshot), plain(name))
+            self._parts[name] = only(taken, RankSet(one.rank for one in self._job.parts[plain(name)].ranks))
         except SnapshotError as error:
             lost = Lost(kind="failed", what=f"what it sent {error.message}", remedy=error.help)
             self._fleet.lose(name, lost)
@@ -132,7 +135,10 @@ def climbs(fleet: Fleet) -> list[Climb]:
     taken: dict[str, tuple[Step, ...]] = {}
     for name, reply in fleet.ask(dict.fromkeys(fleet.up, Check(0, fleet.plan.slurm)), max(_DEEP, fleet.deadline)):
         if isinstance(reply, Checked):
-            taken[name] = reply.steps
+            taken[name] = tuple(
+                Step(step.name[:40], step.fine, step.what[:_LONGEST], step.remedy[:_LONGEST])
+                for step in reply.steps[:_STEPS]
+            )
         else:
             _failed(fleet, name, reply)
     found = []
@@ -197,4 +203,4 @@ def reasons(fleet: Fleet) -> Iterator[tuple[str, Lost]]:
 
 def _failed(fleet: Fleet, name: str, reply: Reply) -> None:
     what, help = (reply.what, reply.help) if isinstance(reply, Failed) else ("answered what was not asked", "")
-    fleet.lose(name, Lost(kind="failed", what=what, remedy=help))
+    fleet.lose(name, Lost(kind="failed", what=what[:_LONGEST], remedy=help[:_LONGEST]))
