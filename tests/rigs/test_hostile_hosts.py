@@ -1,0 +1,605 @@
+"""A host that lies: what it says is data, the other hosts are shown all the same, and nothing of it runs or hangs here.
+
+`good` is this machine, with a real agent and a real rank 0. `evil` is a script that plays an agent which has rank 1 of
+the same job; each test gives it a lie to tell.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from breakranks.reach.fleet import Fleet
+from breakranks.reach.lines import Reader, Writer
+from breakranks.reach.ways.model import Carrier, Plan
+
+PORT = 20_000 + (os.getpid() + 7_000) % 20_000
+DEADLINE = 4.0
+JOB = """
+import os, time
+def load_batch():
+    time.sleep(1000)
+open(os.environ["READY"], "w").close()
+load_batch()
+"""
+EVIL = r"""
+import json, os, re, struct, sys, time, zlib
+import msgspec
+from breakranks.reach.lines import Reader, Writer
+from breakranks.snapshot.file import pack
+from breakranks.snapshot.model import *
+from msgspec.structs import replace
+
+lie, port, host, *words = sys.argv[1:]
+if host == "good":
+    os.execvp(words[0], words)
+nonce = re.search("@br1 ([0-9a-f]{16}) ", " ".join(words))[1]
+writer, reader = Writer(nonce, 48_000), Reader(nonce)
+ESC = "\x1b]0;owned\x07\x1b[31m\r\n\x9bnext"
+
+def raw(data):
+    while data:
+        data = data[os.write(1, data):]
+def say(kind, who="evil", **fields):
+    raw(writer.lines(who, b"m", msgspec.msgpack.encode({"type": kind, **fields})))
+def stage(**fields):
+    raw(writer.lines("evil", b"j", json.dumps(fields).encode()))
+def hello(**more):
+    plain = dict(protocol=1, version="0", python="3.12.0", host=host, user="me", pid=1, time=time.time(), same=host)
+    say("hello", **plain | more)
+def job(**more):
+    ids = {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    return dict(key=f"python-{port}", launcher="python", world_size=2, started=time.time(), ids=ids) | more
+def found(ranks=((1, 99),), missing=(), problems=(), **more):
+    return [[[job(**more), ranks, missing]], problems]
+def snapshot(rank=1):
+    thread = Thread(tid=99, name="main", stack=1)
+    process = Process(99, 1, ("train",), samples=(Sample(time.time(), "S", threads=(thread,)),))
+    return Snapshot(
+        version=1, made_by="x", time=time.time(), job=msgspec.convert(job(), Job), ranks=(Rank(rank, host, process),),
+        frames=(Frame("stand_here", "/x.py", 1),), stacks=((), (0,)), hosts=(Host(host),),
+    )
+def taken(request):
+    return pack(snapshot())
+def jobs(request):
+    return found()
+def answer(request):
+    kind = request["type"]
+    if kind == "find":
+        say("jobs", id=request["id"], found=jobs(request))
+    elif kind == "sample":
+        say("taken", id=request["id"], snapshot=taken(request))
+    elif kind == "check":
+        say("checked", id=request["id"], steps=[dict(name="run", fine=True, what="")])
+    elif kind == "ping":
+        say("clock", time=time.time())
+def begin():
+    hello()
+exec(open(lie).read())
+begin()
+while data := os.read(0, 65536):
+    for said in reader.feed(data):
+        if said.kind == b"m":
+            answer(msgspec.msgpack.decode(said.body))
+"""
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+    seconds: float
+    peak: int  # MiB
+
+
+Br = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder with the host that lies, while rank 0 of its job runs."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "run").mkdir(mode=0o700)
+        (folder / "host.py").write_text(EVIL)
+        (folder / "train.py").write_text(JOB)
+        env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(PORT), "READY": str(folder / "ready")}
+        rank = subprocess.Popen([sys.executable, str(folder / "train.py")], env=env, stdin=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + 20
+            while not (folder / "ready").exists():
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            yield folder
+        finally:
+            rank.kill()
+            rank.wait()
+
+
+@pytest.fixture
+def br(place: Path) -> Br:
+    def call(lie: str, command: str, *words: str, hosts: str = "good,evil", job: str = f"python-{PORT}") -> Done:
+        (place / "lie.py").write_text(lie)
+        target = f"exec:{sys.executable} {place / 'host.py'} {place / 'lie.py'} {PORT} {{host}}@{hosts}"
+        argv = [sys.executable, "-m", "breakranks", command, target, f"--deadline={DEADLINE}", *words]
+        if command != "hosts":
+            argv += ["--job", job]
+        if command == "why":
+            argv += ["--patience", "0"]
+        return run(argv, {"BREAKRANKS_RUN": str(place / "run")}, place)
+
+    return call
+
+
+def run(argv: list[str], env: dict[str, str], folder: Path) -> Done:
+    """A command to its end, with the most memory that it had."""
+    began = time.monotonic()
+    with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
+        one = subprocess.Popen(argv, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        peak = 0
+        try:
+            while one.poll() is None and time.monotonic() - began < 90:
+                peak = max(peak, rss(one.pid))
+                assert peak < 1500, f"{peak} MiB"  # this machine has others
+                time.sleep(0.05)
+            assert one.poll() is not None, "it hangs"
+        finally:
+            if one.poll() is None:
+                one.kill()
+                one.wait()
+    text = [(folder / name).read_bytes().decode(errors="replace") for name in ("out", "err")]
+    return Done(one.returncode, text[0], text[1], time.monotonic() - began, peak)
+
+
+def rss(pid: int) -> int:
+    """MiB, at the most so far."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(row.split()[1]) >> 10 for row in status.splitlines() if row.startswith("VmHWM")), 0)
+
+
+def decent(done: Done, *, seconds: float = 3 * DEADLINE + 12) -> None:
+    """It ended in time, in words, and nothing of a terminal's language came through."""
+    said = done.out + done.err
+    assert done.status in (0, 1, 2), said
+    assert "Traceback" not in said and "unexpected" not in said, said
+    assert done.seconds < seconds, f"{done.seconds:.1f} s: {said}"
+    odd = sorted({c for c in said if not c.isprintable() and c != "\n"})
+    assert not odd, f"{odd}: {said}"
+
+
+def good_is_shown(done: Done, command: str) -> None:
+    decent(done)
+    if command == "hosts":
+        assert any(line.split()[:1] == ["good"] for line in done.out.splitlines()) or "good" in done.out, done
+    else:
+        assert "load_batch" in done.out or (command == "ps" and "train.py" in done.out), done
+
+
+def test_without_a_lie_both_are_shown(br: Br) -> None:
+    done = br("", "stacks")
+    decent(done)
+    assert done.status == 0, done
+    assert "load_batch" in done.out and "stand_here" in done.out, done.out
+    decent(br("", "hosts"))
+
+
+# ---- before it has said who it is
+
+STREAMS = {
+    "garbage": "def begin():\n while True: raw(os.urandom(65536)); time.sleep(0.01)",
+    "no newline": "def begin():\n while True: raw(b'x' * 65536)",
+    "no mark": "def begin():\n while True: raw(b'hello\\n' * 10000)",
+    "marks alone": "def begin():\n while True: raw(b'@br1 ' * 10000 + b'\\n')",
+    "empty pieces": "def begin():\n while True: raw(f'@br1 {nonce} evil 0 + \\n'.encode() * 2000)",
+    "many senders": """def begin():
+ for n in range(10**9): raw(f'@br1 {nonce} e{n} 0 + {"A" * 60000}\\n'.encode())""",
+    "messages that never end": """def begin():
+ for n in range(10**9): raw(f'@br1 {nonce} e{n // 3000} 0 + {"A" * 60000}\\n'.encode())""",
+    "floods stderr": "def begin():\n while True: os.write(2, b'no ' * 20000)",
+    "closes stdout": "def begin():\n os.close(1)\n time.sleep(60)",
+    "closes stdout, floods stderr": "def begin():\n os.close(1)\n while True: os.write(2, b'no ' * 20000)",
+    "bombs": """def begin():
+ bomb = zlib.compress(b'm' + b'\\xc0' * (1 << 30))
+ while True: raw(writer.lines('evil', b'z', bomb))""",
+    "bombs that fit": """def begin():
+ bomb = zlib.compress(b'm' + b'\\xc0' * ((1 << 28) - 2))
+ while True: raw(writer.lines('evil', b'z', bomb))""",
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_noise_takes_neither_memory_nor_time(br: Br, name: str) -> None:
+    done = br(STREAMS[name], "stacks")
+    good_is_shown(done, "stacks")
+    assert done.peak < (900 if "bomb" in name else 450), f"{done.peak} MiB"
+
+
+FLOOD = """
+from breakranks.reach.lines import Reader
+reader = Reader("0" * 16)
+for n in range(1200):
+    assert not list(reader.feed(b"@br1 %s e%d 0 + %s\\n" % (b"0" * 16, n // SENDERS, b"QUFB" * 200_000)))
+assert reader.broken
+"""
+
+
+@pytest.mark.parametrize("pieces", [1, 100, 1200])
+def test_messages_that_never_end(place: Path, pieces: int) -> None:
+    """720 MB of beginnings, by many senders or by one: all together are bounded, not each."""
+    done = run([sys.executable, "-c", FLOOD.replace("SENDERS", str(pieces))], {}, place)
+    assert (done.status, done.err) == (0, "")
+    assert done.peak < 450, f"{done.peak} MiB"
+
+
+STAGES = {
+    "failed, odd": "stage(stage='failed', what={'a': [1]}, help=[5])",
+    "failed, and more": 'raw(writer.lines(\'evil\', b\'j\', b\'{"stage":"failed","what":"x"}\') * 9)',
+    "no-python, a number": "stage(stage='no-python', found=5)",
+    "no-python, odd": "stage(stage='no-python', found=[None, {'a': 1}, ESC])",
+    "unknown": "stage(stage='../../x'); stage(stage=['need']); stage(stage={}); stage(); hello()",
+    "no objects": "raw(writer.lines('evil', b'j', b'[1]')); raw(writer.lines('evil', b'j', b'\\xff{')); hello()",
+    "deep": "raw(writer.lines('evil', b'j', b'[' * 200000)); hello()",
+    "digits": "raw(writer.lines('evil', b'j', b'{\"stage\":' + b'9' * 100000 + b'}')); hello()",
+    "need, lists": "stage(stage='need', suffix=['a'], machine={}, magic=5, have=7); hello()",
+    "need, paths": "stage(stage='need', suffix='../../../etc', machine='/', magic='..', have=['../x'] * 9999); hello()",
+    "need, deep in have": "stage(stage='need', suffix=None, machine=None, magic=None, have=[[], {}, None, 1]); hello()",
+    "kinds": "[raw(writer.lines('evil', k, b'x' * 50)) for k in (b'f', b'q', b'\\x00', b'j', b'm')]; hello()",
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages(br: Br, name: str) -> None:
+    done = br(f"def begin():\n {STAGES[name]}", "stacks")
+    good_is_shown(done, "stacks")
+
+
+@pytest.mark.slow
+def test_need_again_and_again(br: Br) -> None:
+    """It is sent once; asking for it again buys neither memory nor, for ever, time."""
+    lie = """
+def begin():
+ for n in range(10**9):
+  stage(stage='need', suffix=f's{n}', machine=os.uname().machine, magic=str(n), have=[])
+  time.sleep(0.05)
+"""
+    done = br(lie, "stacks")
+    decent(done, seconds=60)  # half a minute more, for what is sent
+    assert "load_batch" in done.out, done
+    assert done.peak < 200, f"{done.peak} MiB"
+
+
+# ---- its first word
+
+HELLOS = {
+    "escapes": "hello(host=ESC, user=ESC, python=ESC, version=ESC, aliases=[ESC], addresses=[ESC])",
+    "protocol, and more": "hello(protocol=10**18); hello(); say('clock', time=1.0)",
+    "types": "hello(pid='x'); hello(time='now'); say('hello'); hello(addresses=5); hello()",
+    "nan": "hello(time=float('nan')); say('clock', time=float('nan'))",
+    "infinite": "hello(time=float('inf')); say('clock', time=float('-inf'))",
+    "far": "hello(time=1e300); say('clock', time=-1e300)",
+    "addresses": "hello(addresses=['x' * 1000] * 20000 + ['localhost', 'good', '', '127.0.0.1'])",
+    "twice": "[hello(pid=n) for n in range(2000)]",
+    "somebody else": "say('hello', who='good', **dict(protocol=1, version='', python='', host='good', user='', pid=1, "
+    "time=time.time(), same='other', aliases=['good']))",
+    "unasked": "hello(); [say('taken', id=n, snapshot=b'') or say('failed', id=n, what='no') for n in range(-5, 50)]",
+    "links": "hello(); [say('data', link=n, data=b'x' * 9999) or say('shut', link=n) for n in range(-5, 2000)]",
+    "unknown words": "hello(); say('exec', code='1'); say(5); raw(writer.lines('evil', b'm', b'\\x93' * 100000))",
+    "requests": "hello(); say('eval', id=1, key='', ranks=None, takers='', question={}, deadline=1.0); say('bye')",
+}
+
+
+@pytest.mark.parametrize("command", ["why", "hosts"])
+@pytest.mark.parametrize("name", HELLOS)
+def test_first_words(br: Br, name: str, command: str) -> None:
+    done = br(f"def begin():\n {HELLOS[name]}", command)
+    good_is_shown(done, command)
+
+
+# ---- which jobs it has
+
+FOUND = {
+    "negative": "found(ranks=[[-1, 5]])",
+    "huge rank": "found(ranks=[[2**62, 5]])",
+    "out of the world": "found(ranks=[[7, 5], [9_999_999, 6]])",
+    "good's rank": "found(ranks=[[0, 5], [1, 6]])",
+    "twice": "found(ranks=[[1, 5], [1, 6], [1, 5]])",
+    "a million": "found(ranks=[[n, n] for n in range(1_000_000)], world_size=2)",
+    "a million, in its world": "found(ranks=[[n, n] for n in range(1_000_000)], world_size=1_000_000)",
+    "world": "found(world_size=2**62)",
+    "negative world": "found(world_size=-(2**62))",
+    "missing": "found(missing=[dict(ranks='x' + ESC, reason='exited')])",
+    "missing, huge": "found(missing=[dict(ranks='0-' + '9' * 5000, reason='exited', detail=ESC)])",
+    "nan": "found(started=float('nan'))",
+    "infinite": "found(started=float('inf'))",
+    "escapes": "found(key=ESC, launcher=ESC, command=[ESC], problems=[[ESC, ESC]])",
+    "escapes, joined": "found(command=[ESC], problems=[[ESC, ESC]], missing=[dict(ranks='1', reason=ESC, detail=ESC)])",
+    "types": "[[['x']]]",
+    "many jobs": "[[[job(key=f'k{n}', ids={'a': str(n)}), [[n, n]], []] for n in range(3000)], []]",
+    "pids": "found(ranks=[[1, -(2**60)]], launcher_pid=-1)",
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_jobs(br: Br, name: str) -> None:
+    lie = f"def jobs(request):\n return {FOUND[name]}"
+    for command in ("ps", "stacks"):
+        done = br(lie, command)
+        if "2 jobs start with" in done.err:  # two hosts say that they have the same rank: then these are two jobs
+            decent(done)
+            done = br(lie, command, job=f"python-{PORT}-good")
+        good_is_shown(done, command)
+
+
+# ---- what it sees
+
+SNAPSHOTS = {
+    "nothing": "b''",
+    "text": "b'BREAKRANKS' + b'x' * 5000",
+    "bomb": "pack(snapshot())[:10] + struct.pack('<HIQQ', 1, zlib.crc32(BOMB), len(BOMB), 1 << 31) + BOMB",
+    "bomb that lies": "pack(snapshot())[:10] + struct.pack('<HIQQ', 1, zlib.crc32(BOMB), len(BOMB), 900) + BOMB",
+    "frame": "pack(replace(snapshot(), stacks=((), (5,))))",
+    "stack": "pack(replace(snapshot(), stacks=((),)))",
+    "good's rank": "pack(snapshot(0))",
+    "not its rank": "pack(snapshot(9_999_999))",
+    "negative rank": "pack(snapshot(-3))",
+    "no rank": "pack(replace(snapshot(), ranks=()))",
+    "many ranks": "pack(replace(snapshot(), ranks=tuple(Rank(n, 'good', Process(n, 1, ())) for n in range(100000))))",
+    "hosts": "pack(replace(snapshot(), hosts=tuple(Host('good', state='lost', reason=ESC) for n in range(1000))))",
+    "no hosts": "pack(replace(snapshot(), hosts=()))",
+    "nan": "pack(replace(snapshot(), time=float('nan')))",
+    "times": "pack(replace(snapshot(), time=1e300, interval=-1e300))",
+    "escapes": "pack(replace(snapshot(), problems=(Problem(ESC, ESC),), frames=(Frame(ESC, ESC, -5),), "
+    "hosts=(Host(ESC, oom_kills=(ESC,), reason=ESC),), made_by=ESC, missing=(Missing('0', ESC, ESC),)))",
+    "process": "pack(replace(snapshot(), ranks=(replace(snapshot().ranks[0], process=Process(2**60, -1, (ESC,) * 9, "
+    "name=ESC, user=ESC, state=ESC, started=1e300, rss=-(2**60), cpu_percent=1e300, wchan=ESC, "
+    "problems=(Problem(ESC, ESC),))),)))",
+    "launcher": "pack(replace(snapshot(), launcher=Process(1, 1, (ESC,), problems=(Problem(ESC),))))",
+}
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_snapshots(br: Br, name: str) -> None:
+    bomb = "BOMB = zlib.compress(b'\\x00' * (1 << 30))\n" if "bomb" in name else ""
+    lie = f"{bomb}def taken(request):\n return {SNAPSHOTS[name]}"
+    for command in ("why", "ps") if name in ("escapes", "process", "times", "many ranks") else ("why",):
+        done = br(lie, command)
+        good_is_shown(done, command)
+        assert done.peak < 700, f"{done.peak} MiB"
+    if name in ("good's rank", "not its rank", "many ranks"):
+        assert "stand_here" not in done.out, f"it spoke for a rank that is not its own: {done.out}"
+
+
+# ---- answers
+
+ANSWERS = {
+    "silence": "pass",
+    "another kind": "say('checked', id=request.get('id', 0), steps=[])",
+    "twice": "[say('failed', id=request.get('id', 0), what='no' + ESC, help=ESC) for _ in range(50)]",
+    "long words": "say('failed', id=request.get('id', 0), what='no ' * 1000000, help='x' * 1000000)",
+    "cut": "os.write(1, f'@br1 {nonce} evil 9 + QUFB'.encode()); os._exit(0)",
+    "exit": "os.write(2, ESC.encode()); os.write(1, ESC.encode()); os._exit(3)",
+    "ladder": "say('checked', id=request.get('id', 0), steps=[dict(name=ESC, fine=False, what=ESC, remedy=ESC)] * 3)",
+    "signs of life": "[(say('clock', time=time.time()), time.sleep(0.1)) for _ in range(900)]",
+}
+
+
+@pytest.mark.parametrize("command", ["ps", "stacks", "hosts", "why"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers(br: Br, name: str, command: str) -> None:
+    if command == "hosts" and name in ("silence", "signs of life"):
+        pytest.skip("hosts waits for half a minute, whatever the deadline is")
+    done = br(f"def answer(request):\n {ANSWERS[name]}", command)
+    good_is_shown(done, command)
+    assert len(done.out + done.err) < 200_000
+
+
+@pytest.mark.parametrize("name", ["exit", "twice"])
+def test_alone(br: Br, name: str) -> None:
+    """Then all that is said is an error."""
+    for command in ("ps", "stacks", "why", "hosts"):
+        decent(br(f"def answer(request):\n {ANSWERS[name]}", command, hosts="evil"))
+
+
+def test_late_and_lost(br: Br) -> None:
+    """Those that come in a second round are told of on another way."""
+    done = br("def begin():\n time.sleep(3)\n stage(stage='failed', what=ESC, help=ESC)", "stacks")
+    good_is_shown(done, "stacks")
+    assert "evil" in done.out + done.err
+
+
+AGENTS = {
+    "types": "[dict(job=5)]",
+    "no path": "[dict(job='j', rank=1, pid=99, helper=False, path=ESC, debugging=False, program=ESC, place=ESC)]",
+    "good's rank": "[dict(job='j', rank=0, pid=99, helper=False, path='/tmp/x', debugging=False)]",
+    "many": "[dict(job='j', rank=1, pid=n, helper=False, path='/tmp/x', debugging=False) for n in range(300)]",
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_agents_in_ranks(br: Br, name: str) -> None:
+    lie = f"""
+plain = answer
+def answer(request):
+ if request["type"] in ("attach", "agents"):
+  say("attached", id=request["id"], agents={AGENTS[name]}, unreached=[dict(rank=1, pid=9, what=ESC, help=ESC)])
+ elif request["type"] == "connect":
+  say("data", link=request["link"], data=b"\\xff" * 70000)
+  say("shut", link=request["link"])
+ else:
+  plain(request)
+"""
+    done = br(lie, "attach", "-c", "p 40 + 2")
+    decent(done, seconds=60)
+    assert "42" in done.out, done
+
+
+TOLD = {
+    "types": "[dict(rank='x')]",
+    "escapes": "[dict(rank=1, answer=dict(rank=1, text=ESC, value=dict(kind=ESC, type=ESC)), thread=ESC, help=ESC)]",
+    "good's rank": "[dict(rank=r, answer=dict(rank=r, text='mine')) for r in (0, 1)]",
+    "out of the world": "[dict(rank=r, answer=dict(rank=r, text='mine')) for r in (-5, 2**60)]",
+    "where": "[dict(rank=1, answer=dict(rank=1, text='x'), where=dict(file=5, line=ESC, function=[1]))]",
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_ranks_say(br: Br, name: str) -> None:
+    lie = f"""
+plain = answer
+def answer(request):
+ if request["type"] == "eval":
+  time.sleep(2)
+  say("told", id=request["id"], told={TOLD[name]})
+ else:
+  plain(request)
+"""
+    done = br(lie, "eval", "40 + 2")
+    decent(done, seconds=60)
+    assert "42" in done.out, done
+
+
+# ---- links
+
+
+def test_no_host_speaks_on_anothers_link(place: Path) -> None:
+    """Links are numbered through all hosts, so one knows the numbers of the others'."""
+    (place / "lie.py").write_text("""
+def answer(request):
+ if request["type"] == "find":
+  [say("data", link=n, data=b"injected") for n in range(5)]
+  [say("shut", link=n) for n in range(5)]
+  say("failed", id=request["id"], what="done")
+ elif request["type"] == "connect" and host == "first":
+  say("data", link=request["link"], data=b"mine")
+""")
+    from breakranks.reach.messages import Find
+
+    nonce = "0123456789abcdef"
+    words = (sys.executable, str(place / "host.py"), str(place / "lie.py"), str(PORT))
+    carriers = tuple(
+        Carrier(hosts=(one,), argv=(*words, one, f"@br1 {nonce} x"), piece=48_000) for one in ("first", "evil")
+    )
+    plan = Plan(name="exec:x@first,evil", hosts=("first", "evil"), carriers=carriers)
+    with Fleet(plan, nonce=nonce, deadline=10, supply=lambda need: iter(())) as fleet:
+        assert fleet.wait(lambda: len(fleet.up) == 2, 15), fleet.lost
+        ours = fleet.connect("first", "/nowhere")
+        ours.settimeout(10)
+        assert ours.recv(100) == b"mine"
+        assert [name for name, _ in fleet.ask({"evil": Find(0)}, 10)] == ["evil"]
+        ours.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            got = ours.recv(100)
+            pytest.fail(f"another host said {got!r} on it, or shut it")
+        ours.close()
+
+
+# ---- the other way: an agent, and what it is told
+
+
+class Told(NamedTuple):
+    said: list[dict[str, object]]
+    alive: bool
+    peak: int
+
+
+def tell_agent(place: Path, lines: Iterator[bytes], seconds: float = 20) -> Told:
+    """A real agent, told lines; what it says until it has answered a question that comes after them."""
+    nonce = "0123456789abcdef"
+    code = f"from breakranks.reach.agent import serve; serve(0, 1, nonce={nonce!r})"
+    env = {**os.environ, "BREAKRANKS_RUN": str(place / "run")}
+    agent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+    assert agent.stdin is not None and agent.stdout is not None
+    reader, alive = Reader(nonce), False
+    said: list[dict[str, object]] = []
+    try:
+        try:
+            for line in lines:
+                agent.stdin.write(line)
+            last = msgspec.msgpack.encode({"type": "check", "id": 4242})
+            agent.stdin.write(Writer(nonce, 48_000, 10**9).lines("*", b"m", last))
+            agent.stdin.flush()
+        except BrokenPipeError:
+            return Told(said, False, 0)
+        until = time.monotonic() + seconds
+        while not alive and time.monotonic() < until:
+            data = os.read(agent.stdout.fileno(), 1 << 16)
+            if not data:
+                break
+            said += [msgspec.msgpack.decode(one.body) for one in reader.feed(data)]
+            alive = any(one.get("id") == 4242 for one in said)
+        return Told(said, alive, rss(agent.pid))
+    finally:
+        agent.kill()
+        agent.wait()
+        agent.stdin.close()
+        agent.stdout.close()
+
+
+def words(*messages: object) -> Iterator[bytes]:
+    writer = Writer("0123456789abcdef", 48_000)
+    for message in messages:
+        yield writer.lines("*", b"m", message if isinstance(message, bytes) else msgspec.msgpack.encode(message))
+
+
+LINES: dict[str, Callable[[], Iterator[bytes]]] = {
+    "unknown": lambda: words({"type": "exec", "code": "1"}, {"type": 5}, [1], None, b"\xc1", {}),
+    "types": lambda: words(
+        {"type": "find", "id": "x"},
+        {"type": "sample", "id": 1, "look": 5},
+        {"type": "data", "link": "x", "data": 5},
+        {"type": "eval", "id": 1, "key": "", "ranks": None, "takers": "x", "question": {"a": 1}, "deadline": 1.0},
+        {"type": "attach", "id": 2, "key": "../..", "ranks": "x", "deadline": 1e300},
+        {"type": "end", "id": 3, "pids": []},
+    ),
+    "links": lambda: words(
+        {"type": "data", "link": 77, "data": b"x" * 100_000}, {"type": "shut", "link": 77}, {"type": "shut", "link": -1}
+    ),
+    "deep": lambda: words(
+        msgspec.msgpack.encode({"type": "eval", "id": 1})[:0]
+        + b"\x82\xa4type\xa4eval\xa8question\x81\xa1a"
+        + b"\x91" * 200_000
+    ),
+    "300 MB": lambda: (b"@br1 0123456789abcdef * 5 + " + b"QUFB" * 12_000 + b"\n" for _ in range(8_400)),
+    "bomb": lambda: iter([Writer("0123456789abcdef", 48_000).lines("*", b"z", zlib.compress(b"m" + bytes(1 << 29)))]),
+    "noise": lambda: iter([os.urandom(3_000_000), b"\n", b"@br1 " * 100_000, b"\n", b"x" * 3_000_000, b"\n"]),
+    "another's": lambda: iter([Writer("f" * 16, 48_000).lines("*", b"m", msgspec.msgpack.encode({"type": "bye"}))]),
+    "another host's": lambda: iter(
+        [Writer("0123456789abcdef", 48_000).lines("nobody", b"m", msgspec.msgpack.encode({"type": "bye"}))]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_an_agent_goes_on(place: Path, name: str) -> None:
+    told = tell_agent(place, LINES[name]())
+    assert told.alive, told.said
+    assert told.peak < 1100, f"{told.peak} MiB"
+
+
+def test_an_agent_connects_only_where_it_has_told_of(place: Path) -> None:
+    import socket
+
+    path = str(place / "secret.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.settimeout(0.3)
+        told = tell_agent(place, words({"type": "connect", "id": 0, "link": 3, "path": path}))
+        assert told.alive
+        assert {"type": "shut", "link": 3} in told.said
+        with pytest.raises(TimeoutError):
+            listener.accept()
