@@ -22,7 +22,6 @@ from breakranks.snapshot.model import Host, Problem, Snapshot, only
 _ODD = "Is it the same version of breakranks on both sides, and a host that you trust?"
 _STEPS = 10
 _LONGEST = 500  # characters of a host's own words
-_DEEP = 30.0  # seconds, at the least, for a look that reads C frames or gets into ranks
 
 
 def find(fleet: Fleet, hosts: list[str], found: dict[str, Found]) -> None:
@@ -97,7 +96,7 @@ class ClusterSession:
             for name, look in self._looks.items()
             if self._fleet.stations[name].lost is None
         }
-        seconds = self._fleet.deadline if not (native or recorders or visit) else max(_DEEP, self._fleet.deadline)
+        seconds = self._fleet.longer if native or recorders or visit == "all" else self._fleet.deadline
         with no_collection():
             for name, reply in self._fleet.ask(requests, seconds):
                 self._begun.add(name)
@@ -133,7 +132,7 @@ class ClusterSession:
 def climbs(fleet: Fleet) -> list[Climb]:
     """How far each host goes, those that were not reached included."""
     taken: dict[str, tuple[Step, ...]] = {}
-    for name, reply in fleet.ask(dict.fromkeys(fleet.up, Check(0, fleet.plan.slurm)), max(_DEEP, fleet.deadline)):
+    for name, reply in fleet.ask(dict.fromkeys(fleet.up, Check(0, fleet.plan.slurm)), fleet.longer):
         if isinstance(reply, Checked):
             taken[name] = tuple(
                 Step(step.name[:40], step.fine, step.what[:_LONGEST], step.remedy[:_LONGEST])

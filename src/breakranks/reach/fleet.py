@@ -31,7 +31,6 @@ _PING = 5.0
 _SOON = 1.0  # seconds of waiting until it is said
 _LOOK = 0.1  # seconds between two looks at who is late
 _SILENT = 20.0  # seconds; an agent gives a sign of life more often
-_SHIPPING = 30.0  # more seconds for a host that gets our code first
 _CHUNK = 1 << 16
 _ENDING = 3.0  # seconds; killed by its launcher, an agent could not clear up behind it
 _BUFFER = 1 << 22
@@ -53,6 +52,9 @@ class Fleet:
         self.typed = plan.name  # the target with its options, as a person types it
         self.waits_for: Callable[[Sequence[str]], None] = lambda names: None  # told who takes long
         self.deadline = deadline
+        self.longer = (
+            3 * deadline
+        )  # for what takes its time: to send our code there, to read C frames, to get into ranks
         self._scheme = plan.name.partition(":")[0]
         self._nonce = nonce
         self._fanout = fanout
@@ -299,7 +301,7 @@ class Fleet:
         stage = Stage(told)
         if stage.word == "need" and not one.supplied:
             one.supplied = True
-            one.until = time.monotonic() + self.deadline + _SHIPPING
+            one.until = time.monotonic() + self.deadline + self.longer
             for body in self._supply(stage.need):
                 running.send(said.who, body[:1], body[1:])
             self._flush(running)
