@@ -67,7 +67,8 @@ def _explain(case: Case) -> Diagnosis:
     if proposals and not _progress(case):
         wait = min(one.needs - _standing(case, one) for one in proposals)
         first = min(proposals, key=lambda one: one.needs)
-        return Diagnosis(None, (), classes, False, max(0.1, wait), first.finding.summary, first.known_end)
+        told = hosts.notes(case)  # whatever the job does
+        return Diagnosis(None, told, classes, False, max(0.1, wait), first.finding.summary, first.known_end)
     return Diagnosis(None, (*_informational(case), *hosts.notes(case)), classes)
 
 

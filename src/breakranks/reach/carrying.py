@@ -26,6 +26,7 @@ class Running:
         self.reader = Reader(nonce)
         self._writer = Writer(nonce, carrier.piece)
         self._waiting: deque[bytes] = deque()
+        self.lost: set[str] = set()  # hosts of it
         self._lines: list[str] = []  # those that are to be brought in, where stdin does not
         self._runs: deque[tuple[str, ...]] = deque()  # and commands that do it
         self._bringing: subprocess.Popen[bytes] | None = None
@@ -116,7 +117,7 @@ class Running:
         if not self._runs and self._lines:
             # All that have gathered meanwhile: a command takes as long for one.
             lines, self._lines = self._lines, []
-            self._runs.extend(inward(self.carrier, lines))
+            self._runs.extend(inward(self.carrier, lines, self.lost))
         if self._runs:
             self._bringing = subprocess.Popen(
                 self._runs.popleft(),

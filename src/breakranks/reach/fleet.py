@@ -151,12 +151,11 @@ class Fleet:
         self._later(lambda: self._links.connect(self.stations[name], path, theirs))
         return ours
 
-    def close(self, wait: bool = True) -> None:
-        """Leave all hosts. Without waiting: begin to, and come back for the rest."""
+    def close(self) -> None:
+        """Leave all hosts."""
         self._closing = True
         self._later(lambda: None)
-        if wait and self._thread.ident is not None:
-            self._thread.join(10.0)
+        self._thread.join(10.0)
 
     def _later(self, do: Callable[[], None]) -> None:
         """In the thread of the lines."""
@@ -253,8 +252,7 @@ class Fleet:
 
     def _late(self, one: Station) -> None:
         text = one.running.text if one.running is not None else ""
-        lost = diagnose(self._scheme, one.name, None, text)
-        self._lose(one, lost)
+        self._lose(one, diagnose(self._scheme, one.name, None, text))
 
     # ---- what hosts say
 
@@ -380,6 +378,8 @@ class Fleet:
             self._arrived(one)
         self._links.drop(one)
         running = one.running
+        if running is not None:
+            running.lost.add(one.name)
         if running is not None and len(running.carrier.hosts) == 1 and running in self._running:
             self._forget(running)
             running.kill()

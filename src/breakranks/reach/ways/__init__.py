@@ -12,7 +12,7 @@ from breakranks.reach.ways.model import Carrier, Lost, Options, Plan, Remote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from breakranks.jobs.targets import Hosts
 
@@ -49,11 +49,14 @@ def plan(target: Hosts, options: Options, remote: Remote) -> Plan:
     raise AssertionError(target.scheme)
 
 
-def inward(carrier: Carrier, lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The commands that bring lines in where a carrier's stdin reaches nobody; run them one after another."""
+def inward(carrier: Carrier, lines: Sequence[str], without: Collection[str] = ()) -> Iterator[tuple[str, ...]]:
+    """The commands that bring lines in where a carrier's stdin reaches nobody; run them one after another.
+
+    ``without``: hosts of it that are lost.
+    """
     from breakranks.reach.ways.pdsh import inward_commands
 
-    return inward_commands(carrier, lines)
+    return inward_commands(carrier, lines, without)
 
 
 def diagnose(scheme: str, host: str, status: int | None, text: str) -> Lost:

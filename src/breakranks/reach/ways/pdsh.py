@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from breakranks.errors import UsageError
 from breakranks.reach.ways.model import Carrier, Options, Plan, Remote
@@ -54,20 +54,27 @@ def plan_pdsh(where: str, options: Options, remote: Remote) -> Plan:
     return Plan(name=f"pdsh:{where}", hosts=hosts, carriers=tuple(carriers))
 
 
-def inward_commands(carrier: Carrier, lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The short pdsh runs that bring lines to the agents of a carrier, in order."""
-    start = len(carrier.inward[-1])
+def inward_commands(carrier: Carrier, lines: Sequence[str], without: Collection[str] = ()) -> Iterator[tuple[str, ...]]:
+    """The short pdsh runs that bring lines to the agents of a carrier, in order.
+
+    ``without``: hosts that are lost. Each run would wait for them.
+    """
+    everyone, left = ",".join(carrier.hosts), ",".join(host for host in carrier.hosts if host not in without)
+    if not left:
+        return
+    command = tuple(left if word == everyone else word for word in carrier.inward)
+    start = len(command[-1])
     words: list[str] = []
     size = start
     for line in lines:
         word = _escaped(shlex.quote(line))
         if words and size + len(word) + 1 > _TEXT:
-            yield (*carrier.inward, *words)
+            yield (*command, *words)
             words, size = [], start
         words.append(word)
         size += len(word) + 1
     if words:
-        yield (*carrier.inward, *words)
+        yield (*command, *words)
 
 
 def _escaped(text: str) -> str:
