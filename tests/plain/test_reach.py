@@ -25,7 +25,6 @@ def step():
 open(os.environ["READY"] + os.environ["RANK"], "w").close()
 step()
 """
-TALK = ("-c", "import sys; sys.stdout.write(sys.stdin.read())")
 
 
 @pytest.fixture
@@ -188,8 +187,8 @@ def descendants(pid: int) -> list[int]:
     return below + [other for one in below for other in descendants(one)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_an_agent_ends_with_its_controller(tmp_path: Path, job: list[int], number: int) -> None:
+def watching() -> subprocess.Popen[str]:
+    """A command that stays, with its agent at work."""
     key = f"python-{20_000 + os.getpid() % 20_000}"
     controller = subprocess.Popen(
         [sys.executable, "-m", "breakranks", "top", HOST, "--job", key],
@@ -198,9 +197,16 @@ def test_an_agent_ends_with_its_controller(tmp_path: Path, job: list[int], numbe
         stderr=subprocess.DEVNULL,
         text=True,
     )
+    assert controller.stdout is not None
+    assert "job python" in controller.stdout.readline()
+    return controller
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_agent_ends_with_its_controller(tmp_path: Path, job: list[int], number: int) -> None:
+    controller = watching()
     try:
         assert controller.stdout is not None
-        assert "job python" in controller.stdout.readline()
         below = descendants(controller.pid)
         assert below
         controller.send_signal(number)
@@ -228,18 +234,9 @@ def listeners() -> set[str]:
 
 
 def test_nothing_listens(job: list[int]) -> None:
-    key = f"python-{20_000 + os.getpid() % 20_000}"
     before = listeners()
-    controller = subprocess.Popen(
-        [sys.executable, "-m", "breakranks", "top", HOST, "--job", key],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    controller = watching()
     try:
-        assert controller.stdout is not None
-        assert "job python" in controller.stdout.readline()
         sockets = {os.readlink(fd) for pid in [controller.pid, *descendants(controller.pid)] for fd in handles(pid)}
         inodes = {one[8:-1] for one in sockets if one.startswith("socket:")}
         for table in ("tcp", "tcp6", "udp", "udp6"):

@@ -51,23 +51,24 @@ class Here:
         return find_agents()
 
     def connect(self, found: Found) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_CONNECT)
-        try:
-            connect_unix(connection, found.path)
-        except OSError:
-            connection.close()
-            raise
-        return connection
+        return connected(found.path)
 
 
-def connect_unix(connection: socket.socket, path: str) -> None:
-    """By way of the open folder: a socket's own path must be shorter than 108 characters."""
-    handle = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def connected(path: str) -> socket.socket:
+    """A connection to a UNIX socket, by way of its open folder: its own path must be shorter than 108 characters."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_CONNECT)
+    handle = -1
     try:
+        handle = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         connection.connect(f"/proc/self/fd/{handle}/{os.path.basename(path)}")
+    except OSError:
+        connection.close()
+        raise
     finally:
-        os.close(handle)
+        if handle >= 0:
+            os.close(handle)
+    return connection
 
 
 def find_agents() -> list[Found]:

@@ -30,7 +30,6 @@ PATIENCE = 30.0
 _END = 3.0  # seconds for what is going on when the controller has gone
 _FULL = 1 << 25  # bytes that wait to be taken, from which on no link is read
 _CHUNK = 1 << 16
-_WAIT = 5.0
 _SIGN = 2.0  # seconds without a word from us
 
 
@@ -186,18 +185,12 @@ class Agent:
 
     def _connect(self, request: Connect) -> None:
         """Only to what this host itself has told, which is in a private folder of its user's."""
+        from breakranks.debug.link import connected
+
         try:
             if request.path not in self._service.sockets or request.link in self._links:
                 raise ConnectionRefusedError
-            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            link.settimeout(_WAIT)
-            from breakranks.debug.link import connect_unix
-
-            try:
-                connect_unix(link, request.path)
-            except OSError:
-                link.close()
-                raise
+            link = connected(request.path)
         except OSError:
             self.tell(Shut(request.link))
             return
