@@ -573,9 +573,12 @@ def test_slurm_jobs_that_cannot_be_looked_at(options: Options, site: Slurm, job:
         site.cancel(pending)
         site.cancel(other)
     assert "has ended: CANCELLED" in raised(f"slurm:{pending}", options).message
-    mine = raised("slurm:", options)
-    assert isinstance(mine, ManyJobsError) and f"slurm:{job}" in mine.message and f"slurm:{job}" in mine.help
-    assert [row.id for row in slurm.slurm_jobs()] == [job]
+    assert plan(parse_target("slurm:"), options, shell("true")).slurm == (job, "")  # the only one
+    [row] = slurm.slurm_jobs()
+    assert row.id == job
+    with pytest.raises(ManyJobsError) as many:
+        slurm._only([row, row._replace(id="7_1", number="9")])
+    assert f"slurm:{job}" in many.value.message and "slurm:7_1" in many.value.help
 
 
 def test_a_slurm_job_of_somebody_else(options: Options, site: Slurm) -> None:

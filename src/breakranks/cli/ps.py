@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 breakranks ps                  every job on this machine
 breakranks ps ssh:node-[1-4]   every job on these hosts
+breakranks ps slurm:           your running jobs in Slurm
 breakranks ps --job torchrun-29500
 breakranks ps --json           for programs
 breakranks ps hang.brk         the job in a file
@@ -35,6 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.target == "slurm:":
+        return _list_slurm(args)
     jobs, problems = _jobs(args)
     ranks = None
     if args.rank is not None:
@@ -67,6 +70,25 @@ def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]
         select(found)  # raises, with what was looked for
         raise BreakranksError("no job on this machine")
     return [_look(job) for job in found.jobs], found.problems
+
+
+def _list_slurm(args: argparse.Namespace) -> int:
+    """The user's running jobs in Slurm: what may follow the colon."""
+    from breakranks.reach.ways.slurm import jobs_text, slurm_jobs
+
+    found = slurm_jobs()
+    if args.json:
+        from breakranks.show.json import to_text
+
+        rows = [
+            {"target": f"slurm:{job.id}", "nodes": job.nodes, "elapsed": job.elapsed, "name": job.name} for job in found
+        ]
+        sys.stdout.write(to_text({"schema": 1, "slurm": rows}))
+    elif found:
+        print(jobs_text(found))
+    else:
+        print("you have no running job in Slurm")
+    return 0
 
 
 def _on_hosts(reaching: Reaching, args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:

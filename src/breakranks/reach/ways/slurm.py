@@ -65,7 +65,7 @@ def jobs_text(jobs: Sequence[SlurmJob]) -> str:
 def plan_slurm(where: str, options: Options, remote: Remote) -> Plan:
     """Where a job or a step runs, and a few sruns that go there."""
     if not where:
-        _choose(slurm_jobs(options.deadline))
+        where = _only(slurm_jobs(options.deadline)).id
     id, _, step = where.partition(".")
     job = _one(id, options.deadline)
     nodes = _names(_step_nodes(job, step, options.deadline) if step else job.nodes, options.deadline)
@@ -82,11 +82,14 @@ def plan_slurm(where: str, options: Options, remote: Remote) -> Plan:
     )
 
 
-def _choose(jobs: Sequence[SlurmJob]) -> None:
+def _only(jobs: Sequence[SlurmJob]) -> SlurmJob:
+    """The job of a user who has one; else they are listed."""
     if not jobs:
         raise NoJobError(
             "you have no running job in Slurm", "See: squeue --me; another user's job: sudo -u that-user …"
         )
+    if len(jobs) == 1:
+        return jobs[0]
     raise ManyJobsError(
         f"your running jobs in Slurm; say which:\n{jobs_text(jobs)}", f"For example: breakranks why slurm:{jobs[-1].id}"
     )
