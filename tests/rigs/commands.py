@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +49,8 @@ def snapshot(look: Looker, job: Job) -> None:
 
 def top(look: Looker, job: Job) -> None:
     text = look("top", "--once", status=1).out
-    assert "all_reduce" in text and "load_batch" in text and "n[1-3]" in text
+    assert "n[1-3]" in text
+    assert f"rank {LATE} (" in text and "load_batch" in text
 
 
 def collectives(look: Looker, job: Job) -> None:
@@ -65,7 +68,8 @@ def attach(look: Looker, job: Job) -> None:
     seen = look("attach", "-c", "p rank", "-c", "where", status=0).out
     for rank in range(3):
         assert f"[{rank}]  {rank}" in seen
-    assert "load_batch" in seen and "all_reduce" in seen
+    assert re.search(rf"^rank {LATE} is .*load_batch$", seen, re.MULTILINE), seen
+    assert re.search(rf"^ranks {WAITING} are .*all_reduce", seen, re.MULTILINE), seen
 
 
 def hosts(look: Looker, job: Job) -> None:
@@ -100,6 +104,18 @@ def texts(look: Looker, job: Job) -> None:
     assert [one["ranks"] for one in only["classes"]] == ["1"]
     only = look("eval", "--rank", str(LATE), "late", "--json", status=0).json
     assert [(one["ranks"], one["value"]) for one in only["answers"]] == [(str(LATE), str(LATE))]
+
+
+def stopped_rank(look: Looker, job: Job) -> None:
+    """The late rank is stopped as well: then that is what holds the others up."""
+    job.signal(LATE, signal.SIGSTOP)
+    try:
+        found = look("why", "--json", status=1).json["verdict"]
+    finally:
+        job.signal(LATE, signal.SIGCONT)
+    host, pid = job.ranks[LATE]
+    assert (found["kind"], found["culprits"], found["victims"]) == ("rank-stopped", str(LATE), WAITING)
+    assert f"rank {LATE} ({host.name}, pid {pid})" in found["summary"]
 
 
 def console(look: Looker, job: Job) -> None:

@@ -130,6 +130,9 @@ def by_hand(
 ) -> Iterator[Job]:
     """A job without a launcher: the variables of torchrun, and nothing else."""
     with _job(nodes, f"{program}-by-hand", len(names) * per_host) as job:
+        # On a bare host, the programs of the repository are not there.
+        copy = job.folder / f"{program}.py"
+        copy.write_text((JOBS / f"{program}.py").read_text())
         port = next(_ports)
         for rank in range(job.world):
             variables = {
@@ -140,9 +143,6 @@ def by_hand(
                 "MASTER_ADDR": names[0],
                 "MASTER_PORT": str(port),
             }
-            # On a bare host, the programs of the repository are not there.
-            copy = job.folder / f"{program}.py"
-            copy.write_text((JOBS / f"{program}.py").read_text())
             _start(job, nodes[names[rank // per_host]], [python, str(copy), *words], **variables)
         job.wait_until_ready()
         yield job
@@ -155,8 +155,10 @@ def under_mpirun(nodes: Nodes, names: Sequence[str], program: str, *words: str) 
         variables = {**_variables(job), "MASTER_ADDR": names[0], "MASTER_PORT": str(next(_ports))}
         exported = [word for name, value in variables.items() for word in ("-x", f"{name}={value}")]
         command = mpirun(nodes, names, len(names), *exported, PYTHON, str(JOBS / f"{program}.py"), *words)
+        here = {**os.environ, "TMPDIR": str(job.folder)}  # what mpirun leaves goes with the folder
         with open(job.folder / "mpirun.log", "wb") as log:
-            job.started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            process = subprocess.Popen(command, env=here, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        job.started.append(process)
         try:
             job.wait_until_ready()
             yield job

@@ -21,7 +21,7 @@ from .watch import leaves_nothing
 
 AGENT = re.compile(r"-c .*breakranks|breakranks.*agent")
 OF_RANKS = "/tmp/breakranks-0"
-DEADLINE = 10.0
+DEADLINE = 6.0
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_a_host_that_is_gone_in_mid_look(look: Looker, job: Job, nodes: Nodes) -
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=10)
     seen = Seen(process.returncode, out, err, time.monotonic() - began)
     assert lost(seen.json).keys() == {"n4"}, seen
     assert ranks(seen.json) == {0, 1, 2}, seen

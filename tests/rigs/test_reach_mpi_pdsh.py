@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Iterator
@@ -51,11 +52,18 @@ def test_console(way: str, nodes: Nodes) -> None:
         commands.console(by(way, nodes, "n1", "n2"), job)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("command", commands.COMMANDS)
+# A command of one's own that is ssh goes as ssh: does, where all of them are tried.
+@pytest.mark.parametrize(
+    ("way", "command"),
+    [*itertools.product(("mpi", "pdsh"), commands.COMMANDS), ("exec", "ps"), ("exec", "why"), ("exec", "attach")],
+)
 def test_command(command: str, way: str, job: Job, nodes: Nodes) -> None:
     with leaves_nothing(nodes, but=OF_RANKS):
         commands.COMMANDS[command](by(way, nodes, "n1", "n2", "n3"), job)
+
+
+def test_a_stopped_rank(nodes: Nodes, job: Job) -> None:
+    commands.stopped_rank(by("mpi", nodes, "n1", "n2", "n3"), job)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
@@ -55,6 +57,10 @@ def test_command(command: str, look: Looker, job: Job, nodes: Nodes) -> None:
         commands.COMMANDS[command](look, job)
 
 
+def test_a_stopped_rank(look: Looker, job: Job) -> None:
+    commands.stopped_rank(look, job)
+
+
 def test_a_step(running: tuple[Job, str], nodes: Nodes, slurm: Slurm) -> None:
     job, number = running
     commands.stacks(by_slurm(nodes, slurm, f"{number}.0"), job)
@@ -80,9 +86,9 @@ def test_a_job_that_is_not_there(nodes: Nodes, slurm: Slurm) -> None:
 
 
 def test_without_slurm_it_says_so(nodes: Nodes) -> None:
-    seen = breakranks(nodes.folder, "why", "slurm:1", environment={"SLURM_CONF": str(nodes.folder / "no.conf")})
-    assert seen.status == 2
-    assert "squeue" in seen.err and "no.conf" in seen.err
+    seen = breakranks(nodes.folder, "why", "slurm:1", environment={"PATH": str(Path(sys.executable).parent)})
+    assert (seen.status, seen.out) == (2, "")
+    assert "squeue" in seen.err
 
 
 def test_a_host_that_is_gone_is_lost_and_the_others_are_seen(look: Looker, job: Job, nodes: Nodes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -99,21 +98,6 @@ def test_straggler_of_srun(nodes: Nodes, slurm: Slurm) -> None:
     with under_srun(nodes, slurm, 2, "straggler", "1") as (job, _):
         waits, late = where(job)
         assert ("all_reduce" in waits, late) == (True, "load_batch train <module>")
-
-
-def test_faults_stop_a_steady_job_and_their_end_lets_it_go_on(nodes: Nodes) -> None:
-    with torchrun(nodes, ["n1", "n2", "n3"], "steady") as job:
-        for break_it, mend_it in (
-            (lambda: job.signal(1, signal.SIGSTOP), lambda: job.signal(1, signal.SIGCONT)),
-            (lambda: nodes.cut("n2"), lambda: nodes.heal("n2")),
-            (lambda: nodes.cut_between("n2", "n3"), lambda: nodes.heal_between("n2", "n3")),
-        ):
-            break_it()
-            job.wait_until_it_stands()
-            mend_it()
-            job.wait_until_it_goes_on()
-        with pytest.raises(RuntimeError, match="waited"):
-            job.wait_until_it_stands(within=2)
 
 
 def test_a_job_without_torch(nodes: Nodes) -> None:
