@@ -119,7 +119,7 @@ COLLECTIVES = (
         culprits=("6",),
         victims=("0-5,7",),
         function=("clip_gradients",),
-        # Rank 6 has entered neither that of mesh_dp nor that of mesh_tp: the one that somebody waited in first is named.
+        # Rank 6 has entered neither that of mesh_dp nor that of mesh_tp: the one that was waited in first is named.
         mentions=("rank 6", "has not entered all_reduce", "of mesh_"),
     ),
     Case(
