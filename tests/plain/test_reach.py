@@ -292,3 +292,13 @@ def test_users_of_one_host_are_one_host(br: Br) -> None:
     done = br("stacks", "--json", target="exec:env BREAKRANKS_TEST={host}@ann@here,bob@here")
     assert done.returncode == 0, done.stderr
     assert [one["ranks"] for one in json.loads(done.stdout)["classes"]] == ["0-1"]
+
+
+def test_a_secret_of_the_target_goes_into_no_snapshot(br: Br, tmp_path: Path) -> None:
+    from breakranks.snapshot.file import load
+
+    file = tmp_path / "kept.brk"
+    target = "exec:env API_TOKEN=hunter2hunter2 {host}@here"
+    done = br("snapshot", "-o", str(file), target=target.replace(" {host}", " HOST={host}"))
+    assert done.returncode == 0, done.stderr
+    assert load(str(file)).target.startswith("'exec:env API_TOKEN=***")

@@ -163,6 +163,21 @@ class Slurm:
             except (OSError, ValueError):
                 continue
             _end(pid)
+        for pid in self._steps():
+            _end(pid)
+
+    def _steps(self) -> list[int]:
+        """What runs the steps of jobs that a test left behind when it failed: it would outlive the daemons."""
+        mark = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if words.startswith(b"slurmstepd") and mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.append(int(pid))
+            except OSError:
+                continue
+        return found
 
 
 def _machine() -> str:

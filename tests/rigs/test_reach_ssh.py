@@ -218,4 +218,4 @@ def test_hostile_names_do_nothing(target: str, tmp_path: Path, nodes: Nodes) -> 
     assert seen.status == 2, seen
     assert sorted(os.listdir(tmp_path)) == ["hostile"]
     assert not [name for name in os.listdir(nodes.folder) if name == "x"]
-    assert all(host.run(["ls", "/root/x", "/run/home/x", f"{nodes.folder}/x"]).stdout == "" for host in nodes)
+    assert all(host.run(["ls", Path.home() / "x", "/run/home/x", f"{nodes.folder}/x"]).stdout == "" for host in nodes)

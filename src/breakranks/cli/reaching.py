@@ -12,6 +12,7 @@ from breakranks.cli.common import look, reach_words, show
 from breakranks.cli.settle import Progress
 from breakranks.errors import NoJobError
 from breakranks.jobs.targets import Hosts, select_of
+from breakranks.observe.table import redact
 from breakranks.reach import cluster
 from breakranks.reach.fleet import Fleet
 from breakranks.reach.ways import Options, plan
@@ -60,7 +61,8 @@ class Reaching:
         self.fleet = Fleet(
             made, nonce=nonce, deadline=args.deadline, fanout=options.fanout, supply=partial(supply, tools=tools)
         )
-        self.fleet.typed = shlex.join([args.target, *reach_words(args)])
+        # It goes into snapshots and `next` lines: a token in a template or a set-up must not.
+        self.fleet.typed = shlex.join(redact([args.target, *reach_words(args)]))
         self.found: dict[str, Found] = {}
         self._began = time.monotonic()
         self._say = Progress()
@@ -68,7 +70,7 @@ class Reaching:
         self.fleet.waits_for = self._waits_for
         self.fleet.__enter__()
 
-    def close(self, clean: bool = True) -> None:
+    def close(self) -> None:
         self._say.done()
         self.fleet.close()
 

@@ -48,15 +48,6 @@ def same_host() -> str:
     return f"{''.join(_lines('/proc/sys/kernel/random/boot_id'))} {space}"
 
 
-def user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
-
-
 def _lines(path: str) -> list[str]:
     try:
         with open(path) as file:

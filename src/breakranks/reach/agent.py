@@ -111,10 +111,12 @@ class Agent:
 
     def _turn(self) -> bool:
         ready = self._selector.select(min(_SIGN, self._patience))
+        if not any(key.data == "in" for key, _ in ready) and time.monotonic() - self._heard > self._patience:
+            return False  # nobody is there, however much ranks have to say
         if not ready:
             # A sign of life; and if nobody takes it, we learn of that.
             self.tell(Clock(time.time()))
-            return time.monotonic() - self._heard < self._patience
+            return True
         full = self._backlog > _FULL
         for key, _ in ready:
             if key.data == "in":
@@ -239,7 +241,8 @@ class Agent:
 
 
 def _hello(host: str, shipped: bool) -> Hello:
-    from breakranks.observe.host import addresses, same_host, user
+    from breakranks.jobs.unseen import user_name
+    from breakranks.observe.host import addresses, same_host
 
     node = os.environ.get("SLURMD_NODENAME", "")
     return Hello(
@@ -247,7 +250,7 @@ def _hello(host: str, shipped: bool) -> Hello:
         version=__version__,
         python=".".join(map(str, sys.version_info[:3])),
         host=host,
-        user=user(),
+        user=user_name(os.geteuid()),
         pid=os.getpid(),
         time=time.time(),
         same=same_host(),

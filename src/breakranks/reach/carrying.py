@@ -15,7 +15,7 @@ from breakranks.reach.ways import Carrier, inward
 _CHUNK = 1 << 18
 _ERRORS = 8_000  # bytes kept of what it complains of, of one host
 _FILES = 4  # open, a host
-_TERM = 2.0  # and when it was told to
+_TERM = 2.0  # seconds to end in, when it was told to
 
 
 class Running:
@@ -31,7 +31,7 @@ class Running:
         self._runs: deque[tuple[str, ...]] = deque()  # and commands that do it
         self._bringing: subprocess.Popen[bytes] | None = None
         self._stderr = b""
-        self.began = self.pinged = time.monotonic()
+        self.pinged = time.monotonic()
         self.received = 0
         # A session of its own: Ctrl-C is ours to handle, and all of it can be ended at once.
         self.process = subprocess.Popen(

@@ -17,7 +17,7 @@ from breakranks.reach.messages import Check, Checked, Failed, Find, Jobs, Look, 
 from breakranks.reach.ways import Lost
 from breakranks.snapshot.file import unpack
 from breakranks.snapshot.merging import merge, no_collection
-from breakranks.snapshot.model import Host, Problem, Snapshot, only
+from breakranks.snapshot.model import Host, Snapshot, only
 
 _ODD = "Is it the same version of breakranks on both sides, and a host that you trust?"
 _STEPS = 10
@@ -72,7 +72,6 @@ class ClusterSession:
         self._keep = keep
         self._parts: dict[str, Snapshot] = {}
         self._looks: dict[str, Look] = {}
-        self._problems: dict[str, Problem] = {}
         names = names_of(fleet)
         for host, part in job.parts.items():
             here = None if ranks is None else ranks & RankSet(rank.rank for rank in part.ranks)

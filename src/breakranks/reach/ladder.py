@@ -7,8 +7,8 @@ import time
 from typing import NamedTuple
 
 from breakranks.jobs.find import Found
+from breakranks.jobs.unseen import user_name
 from breakranks.observe import stacks
-from breakranks.observe.host import user
 from breakranks.observe.table import read_table
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet, ranks_text
@@ -26,7 +26,7 @@ def climb(found: Found) -> tuple[Step, ...]:
 
 
 def _date() -> Step:
-    return Step("run", True, f"as {user()}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}")
+    return Step("run", True, f"as {user_name(os.geteuid())}, {time.strftime('%Y-%m-%d %H:%M:%S %z')}")
 
 
 def _processes() -> Step:

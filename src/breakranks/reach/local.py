@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from breakranks import __version__
+from breakranks.jobs.unseen import user_name
 from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry, Table, read_table, redact
 from breakranks.observe.watchdog import Watchdog
@@ -346,7 +347,7 @@ class Session:
             parent=base.parent,
             command=base.command,
             name=base.name,
-            user=_user(entry.uid) if entry is not None else "",
+            user=user_name(entry.uid) if entry is not None else "",
             state=lasting_state(seen) if seen else base.state,
             started=base.started,
             rss=base.rss,
@@ -428,12 +429,3 @@ def _run_times(pid: int, known: state.ProcessState) -> tuple[float, dict[int, in
 
 def _host_name() -> str:
     return os.uname().nodename
-
-
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -23,7 +23,6 @@ class Find(Struct, frozen=True, tag="find"):
 
     id: int
     slurm: tuple[str, str] | None = None
-    pids: tuple[int, ...] = ()
 
 
 class Look(Struct, frozen=True, tag="look"):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from breakranks.errors import BreakranksError, NoJobError
-from breakranks.jobs.find import Found, FoundJob, find_jobs
+from breakranks.jobs.find import FoundJob, find_jobs
 from breakranks.observe.stacks import threads_of
 from breakranks.observe.table import Table, read_table
 from breakranks.rankset import RankSet
@@ -77,10 +77,6 @@ class Service:
     def _find(self, request: Find) -> Jobs:
         table = read_table()
         found = find_jobs(table, stack_of=threads_of)
-        if request.pids:
-            from breakranks.jobs.targets import job_of_pids
-
-            found = Found((job_of_pids(table, request.pids, found=found),))
         if request.slurm is not None:
             found = found._replace(jobs=tuple(job for job in found.jobs if _of_slurm(table, job, *request.slurm)))
         self._jobs = {job.job.key: job for job in found.jobs}
