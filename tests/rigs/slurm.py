@@ -154,6 +154,7 @@ class Slurm:
         return done.stdout
 
     def __exit__(self, *_: object) -> None:
+        steps = self._steps()
         for slurmd in self._slurmds:
             slurmd.kill()
             slurmd.wait(10)
@@ -163,8 +164,11 @@ class Slurm:
             except (OSError, ValueError):
                 continue
             _end(pid)
-        for pid in self._steps():
-            _end(pid)
+        for pid in [task for step in steps for task in _children(step)] + steps:
+            try:
+                os.kill(pid, signal.SIGKILL)  # a step does not heed anything else
+            except ProcessLookupError:
+                continue
 
     def _steps(self) -> list[int]:
         """What runs the steps of jobs that a test left behind when it failed: it would outlive the daemons."""
@@ -178,6 +182,13 @@ class Slurm:
             except OSError:
                 continue
         return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def _machine() -> str:

@@ -195,7 +195,7 @@ def reasons(fleet: Fleet) -> Iterator[tuple[str, Lost]]:
         what, remedy = (text.replace(name, "\0").replace(plain(name), "\0") for text in (lost.what, lost.remedy))
         groups.setdefault((lost.kind, what, remedy), []).append(plain(name))
     for (kind, what, remedy), names in groups.items():
-        told = what.replace("\0", names[0] if len(names) == 1 else "it")
+        told = what.replace("\0", fold(names))
         yield fold(names), Lost(kind=kind, what=told, remedy=remedy.replace("\0", names[0]))
 
 

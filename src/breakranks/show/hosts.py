@@ -21,15 +21,15 @@ _NAMES_WIDTH = 60
 
 def lost_hosts(hosts: Iterable[Host]) -> dict[tuple[str, str, str], list[str]]:
     """Names by state, reason and remedy. A reason that only the host's own name sets apart is the same."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    firsts: dict[tuple[str, str, str], tuple[str, str, str]] = {}
+    alike: dict[tuple[str, str, str], list[str]] = {}
     for host in hosts:
-        if host.state == "seen":
-            continue
-        alike = (host.state, host.reason.replace(host.name, "\0"), host.remedy.replace(host.name, "\0"))
-        key = firsts.setdefault(alike, (host.state, host.reason, host.remedy))
-        found.setdefault(key, []).append(host.name)
-    return found
+        if host.state != "seen":
+            key = (host.state, host.reason.replace(host.name, "\0"), host.remedy.replace(host.name, "\0"))
+            alike.setdefault(key, []).append(host.name)
+    return {
+        (state, reason.replace("\0", fold(names)), remedy.replace("\0", names[0])): names
+        for (state, reason, remedy), names in alike.items()
+    }
 
 
 def lost_lines(hosts: Sequence[Host]) -> Iterator[Line]:

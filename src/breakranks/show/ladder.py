@@ -27,7 +27,7 @@ def ladder_lines(climbed: Sequence[Climbed], look: Look) -> Iterator[Line]:
             if what and (look.full or not fine):
                 yield (
                     f"    {name}: ",
-                    (what if len(names) == 1 else what.replace(names[0], "it"), "warn" * (not fine)),
+                    (what.replace(names[0], fold(names)), "warn" * (not fine)),
                 )
             if not fine:
                 yield from (("      ", line) for line in remedy.splitlines())
