@@ -98,6 +98,23 @@ def test_many_in_a_row_and_at_once(place: Place) -> None:
     assert target.ends() == untouched.ends()
 
 
+def test_who_asks_while_another_is_answered_waits(place: Place) -> None:
+    """GIVEN two consoles that look WHEN one asks for what takes a second THEN the other's answer comes after it."""
+    target, untouched = Target(place, "busy"), Target(place, "busy")
+    first, second = (place.terminal([BREAKRANKS, "attach", target.name, "--no-stop"]) for _ in range(2))
+    first.prompt()
+    second.prompt()
+    begun = target.folder / "begun"
+    first.keys(f"p open({str(begun)!r}, 'w').close() or __import__('time').sleep(1)\r")
+    wait_for("the first to be asked", lambda: begun.exists() or None)
+    assert second.ask("p MODE").endswith("'busy'")
+    for terminal in (first, second):
+        terminal.keys("q\r")
+        assert terminal.ends() == 0
+    target.left()
+    assert target.ends() == untouched.ends()
+
+
 # ---- refused
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME = "breakranks look"
 _MOST_THREADS = 200
+_TURN = 2.0  # seconds that a question waits for one that another console has asked
 
 
 class Looker:
@@ -48,14 +50,12 @@ class Looker:
         return bool(self.chosen) and self.chosen != self._agent.seat.thread
 
     def take(self, request: Request) -> None:
-        """Answer one line, in a thread of its own."""
+        """Answer one line, in a thread of its own, when it is its turn."""
         with self._guard:
-            if self._busy is not None and self._busy.is_alive():
-                self._tell(request, f"is still evaluating `{self._line}`: `interrupt` ends it", failed=True)
-                return
-            self._line = request.line[:80]
-            self._busy = threading.Thread(target=self._answer, args=(request,), name=NAME, daemon=True)
-            self._busy.start()
+            thread = threading.Thread(target=self._answer, args=(request,), name=NAME, daemon=True)
+            if not self.evaluating:
+                self._busy, self._line = thread, request.line[:80]
+            thread.start()
 
     @property
     def evaluating(self) -> bool:
@@ -87,9 +87,24 @@ class Looker:
         try:
             self._answered(request)
         except BaseException:  # an interrupt that came late, or nobody to be told: nothing is written into the job
-            self._busy = None
+            if self._busy is threading.current_thread():
+                self._busy = None
+
+    def _has_turn(self, request: Request) -> bool:
+        me, until = threading.current_thread(), time.monotonic() + _TURN
+        while self._busy is not me:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+            with self._guard:
+                if not self.evaluating:
+                    self._busy, self._line = me, request.line[:80]
+        return True
 
     def _answered(self, request: Request) -> None:
+        if not self._has_turn(request):
+            self._tell(request, f"is still evaluating `{self._line}`: `interrupt` ends it", failed=True)
+            return
         try:
             text, failed, cut, value = self._do(request.line.strip(), request)
         except BaseException as error:
