@@ -15,6 +15,7 @@ from breakranks.debug.link import Found, Here, Link
 from breakranks.inside.door import ask_many
 from breakranks.inside.errors import GilHeld, InsideError
 from breakranks.inside.rank import AGENT_THREAD
+from breakranks.inside.rank.folder import started
 from breakranks.inside.shipped import bundle
 from breakranks.jobs.find import FoundJob, FoundRank
 from breakranks.observe.watchdog import Watchdog
@@ -117,6 +118,7 @@ def _who(job: FoundJob, rank: FoundRank) -> dict[str, object]:
         "world": max(job.job.world_size, rank.rank + 1),
         "job": f"attached-{digest}",
         "named": not job.job.key.startswith("pid-"),
+        "guest": {"pid": os.getpid(), "start": started(os.getpid())},
     }
 
 

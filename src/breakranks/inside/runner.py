@@ -10,8 +10,29 @@ if TYPE_CHECKING:
 
 
 def run(handle: int, folder: str, limit: float, pid: int, largest: int, arguments: object, payload: str) -> None:
+    import _thread
     import posix
+    import sys
     import time
+
+    # A busy job has the GIL back before another CPU has woken us up: so it must be asked for it soon (rank/haste.py).
+    interval, brisk = sys.getswitchinterval(), 1e-5
+    if interval <= brisk:
+        interval = 0.0  # whoever made it so gives it back
+    try:
+        slack = posix.open(f"/proc/{_thread.get_native_id()}/timerslack_ns", posix.O_WRONLY | posix.O_CLOEXEC)
+        posix.write(slack, b"1")
+        posix.close(slack)
+    except OSError:
+        pass
+
+    def hasten() -> None:
+        if interval:
+            sys.setswitchinterval(brisk)
+
+    def calm() -> None:
+        if interval and sys.getswitchinterval() <= brisk:
+            sys.setswitchinterval(interval)
 
     def abandoned() -> bool:
         try:
@@ -29,40 +50,55 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
             pass
         return True
 
-    # Another pid: the process forked after we had been placed, and this is the child.
-    if posix.getpid() != pid or abandoned() or time.time() > limit:
-        return
-    posix.rename(folder + "/code.py", folder + "/taken")  # fails for the second of two that were sent
-    scope: dict[str, Any] = {"__name__": "breakranks_payload", "__builtins__": __builtins__}
-    try:
-        exec(compile(payload, "<breakranks>", "exec"), scope)
-        answer = scope["answer"](arguments)
-        answer = b"+" + (answer.encode() if isinstance(answer, str) else bytes(answer))
-        if len(answer) > largest:
-            answer = b"-" + b"the answer has %d bytes" % len(answer)
-    except BaseException as error:
-        lines = []
-        at = error.__traceback__
-        while at is not None:
-            code = at.tb_frame.f_code
-            lines.append(f"  {code.co_filename}:{at.tb_lineno} in {code.co_name}\n")
-            at = at.tb_next
+    def answered() -> bytes:
+        scope: dict[str, Any] = {"__name__": "breakranks_payload", "__builtins__": __builtins__}
         try:
-            said = f"{type(error).__name__}: {error}\n"
-        except BaseException:
-            said = type(error).__name__ + "\n"
-        answer = b"-" + (said + "".join(lines[1:])).encode("utf-8", "backslashreplace")
-        del error, at
-    finally:
-        scope.clear()
-    new = folder + "/answer.new"
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC | posix.O_NOFOLLOW
-    file = posix.open(new, flags, 0o600)
+            exec(compile(payload, "<breakranks>", "exec"), scope)
+            answer = scope["answer"](arguments)
+            if callable(answer):  # it may take long
+                calm()
+                answer = answer()
+            answer = b"+" + (answer.encode() if isinstance(answer, str) else bytes(answer))
+            if len(answer) > largest:
+                answer = b"-" + b"the answer has %d bytes" % len(answer)
+        except BaseException as error:
+            lines = []
+            at = error.__traceback__
+            while at is not None:
+                code = at.tb_frame.f_code
+                lines.append(f"  {code.co_filename}:{at.tb_lineno} in {code.co_name}\n")
+                at = at.tb_next
+            try:
+                said = f"{type(error).__name__}: {error}\n"
+            except BaseException:
+                said = type(error).__name__ + "\n"
+            answer = b"-" + (said + "".join(lines[1:])).encode("utf-8", "backslashreplace")
+            del error, at
+        finally:
+            scope.clear()
+        return answer
+
+    def answer_it() -> None:
+        answer = answered()
+        hasten()
+        new = folder + "/answer.new"
+        flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC | posix.O_NOFOLLOW
+        file = posix.open(new, flags, 0o600)
+        try:
+            rest = memoryview(answer)
+            while rest:
+                rest = rest[posix.write(file, rest) :]
+        finally:
+            posix.close(file)
+        posix.rename(new, folder + "/answer")
+        abandoned()
+
+    # Another pid: the process forked after we had been placed, and this is the child.
+    hasten()
     try:
-        rest = memoryview(answer)
-        while rest:
-            rest = rest[posix.write(file, rest) :]
+        if posix.getpid() != pid or abandoned() or time.time() > limit:
+            return
+        posix.rename(folder + "/code.py", folder + "/taken")  # fails for the second of two that were sent
+        answer_it()
     finally:
-        posix.close(file)
-    posix.rename(new, folder + "/answer")
-    abandoned()
+        calm()

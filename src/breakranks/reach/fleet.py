@@ -30,6 +30,7 @@ from breakranks.reach.ways import Lost, Plan, diagnose
 _PING = 5.0
 _SOON = 1.0  # seconds of waiting until it is said
 _LOOK = 0.1  # seconds between two looks at who is late
+_AWAY = 1.0  # seconds late, and we were not there
 _SILENT = 20.0  # seconds; an agent gives a sign of life more often
 _CHUNK = 1 << 16
 _ENDING = 3.0  # seconds; killed by its launcher, an agent could not clear up behind it
@@ -52,9 +53,7 @@ class Fleet:
         self.typed = plan.name  # the target with its options, as a person types it
         self.waits_for: Callable[[Sequence[str]], None] = lambda names: None  # told who takes long
         self.deadline = deadline
-        self.longer = (
-            3 * deadline
-        )  # for what takes its time: to send our code there, to read C frames, to get into ranks
+        self.longer = 3 * deadline  # for what takes its time: to send our code, to read C frames, to get into ranks
         self._scheme = plan.name.partition(":")[0]
         self._nonce = nonce
         self._fanout = fanout
@@ -121,16 +120,17 @@ class Fleet:
         self._later(lambda: self._ask({name: requests[name] for name in tuple(asked.awaited)}, number))
         try:
             while asked.awaited or asked.answers:
-                left = until - time.monotonic()
+                began = time.monotonic()
+                left = until - began
+                span = max(0.0, min(left, _SOON))
                 with self._changed:
-                    some = self._changed.wait_for(
-                        lambda: bool(asked.answers or not asked.awaited), max(0.0, min(left, _SOON))
-                    )
+                    some = self._changed.wait_for(lambda: bool(asked.answers or not asked.awaited), span)
                     answers, awaited = asked.take(), tuple(asked.awaited)
+                until += _away(time.monotonic() - began - span)
                 yield from answers
                 if some:
                     continue
-                if left > _SOON:
+                if until - began > _SOON:
                     self.waits_for(awaited)
                     continue
                 for name in awaited:
@@ -236,12 +236,13 @@ class Fleet:
         if away < _LOOK:
             return
         self._looked = now
+        away = _away(away)
         for one in list(self._coming.values()):
+            one.until += away
             if now > one.until:
                 self._late(one)
         for one in self.stations.values():
-            # While we ourselves were stopped, or this machine slept, nobody was asked.
-            one.heard += max(0.0, away - 10 * _LOOK)
+            one.heard += away
             if one.hello is not None and one.lost is None and now - one.heard > _SILENT:
                 what = f"has said nothing for {now - one.heard:.0f} s"
                 self._lose(one, Lost(kind="lost", what=what, remedy="Is it down, or the way to it?"))
@@ -444,6 +445,11 @@ class Fleet:
         until = time.monotonic() + _ENDING
         for running in self._running:
             running.end(until)
+
+
+def _away(late: float) -> float:
+    """For how long we ourselves were stopped, or this machine slept, by how late we are: nobody was asked meanwhile."""
+    return late if late > _AWAY else 0.0
 
 
 _TOO_MANY = "This machine allows no more at a time: ulimit -n, ulimit -u. Name fewer hosts, or raise them."

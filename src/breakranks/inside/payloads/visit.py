@@ -10,26 +10,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-# Seconds after which a thread lets another have the GIL, while our modules are loaded: one that spins would keep us
-# waiting so long at each file that is opened, and there are hundreds.
-_BRISK = 0.0002
 
-
-def answer(arguments: dict[str, Any]) -> str:
-    interval = sys.getswitchinterval()
-    if interval > _BRISK:
-        sys.setswitchinterval(_BRISK)
-    try:
-        found = _called(arguments)
-    finally:
-        if interval > _BRISK:
-            sys.setswitchinterval(interval)
-    json = __import__("json")
-    return str(json.dumps(found() if callable(found) else found))
+def answer(arguments: dict[str, Any]) -> Any:
+    """What is to be told; or, where it may take long, what tells it."""
+    found = _called(arguments)
+    dumps = __import__("json").dumps
+    return (lambda: dumps(found())) if callable(found) else dumps(found)
 
 
 def _called(arguments: dict[str, Any]) -> Any:
-    """What is to be told; or, where it may take long, what tells it."""
     lock: Any = __import__("_imp")
     lock.acquire_lock()  # an agent that leaves takes all of its modules out under it
     try:

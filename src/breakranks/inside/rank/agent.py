@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from breakranks.inside.rank import AGENT_THREAD, armed, folder, interrupt
+from breakranks.inside.rank.haste import Haste, wake_on_time
 from breakranks.inside.rank.identity import Me, remember_parent
 from breakranks.inside.rank.looker import Looker
 from breakranks.inside.rank.seat import GONE, Seat, Stop
@@ -29,18 +30,19 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _CONSOLE_ENDS = 0.5  # seconds that a console takes to end, once it has let go of us
-_NOBODY = 15.0  # seconds for which an agent that was brought here waits for whoever brought it
+_NOBODY = 15.0  # seconds for which an agent that was brought here waits for whoever brought it,
+_SLOW = 120.0  # and for one that lives, on a machine that stands still now and then
 
 
 class Agent:
     """``me`` is who this process is, ``seat`` where its stopped thread sits, ``watch`` what it knows of the others."""
 
-    def __init__(self, me: Me, leaving: Leaving | None = None) -> None:
+    def __init__(self, me: Me, leaving: Leaving | None = None, guest: dict[str, Any] | None = None) -> None:
         self.me = me
         self._attached = leaving  # not None: it goes with its last console, and takes all of ours along
         self.leaving = False
         self.expected = int(leaving is not None)  # how many consoles are about to come,
-        self._patience = time.monotonic() + _NOBODY  # and until when that is believed
+        self._guest, self._since = guest or {}, time.monotonic()  # the last of them, and when it said so
         self.pid = os.getpid()
         self.name = f"helper-{self.pid}" if me.helper else f"rank-{me.rank}"
         self.path = f"{folder.private(folder.base())}/{me.job}"
@@ -49,6 +51,7 @@ class Agent:
         self.timeouts = Timeouts()
         self.watch = Watch(self)
         self.looker = Looker(self)
+        self._haste = Haste()
         self.console: Opened | None = None  # one that this rank has opened in its own terminal
         self._ending = False
         self._finalizer: Any = None
@@ -106,6 +109,7 @@ class Agent:
     def abandon(self) -> None:
         """In a forked child: the thread is not here, and what it had open is its parent's."""
         remember_parent(self.me.rank, self.me.job)
+        self._haste.end()
         self.wire.abandon()
 
     @property
@@ -153,6 +157,9 @@ class Agent:
 
     def _run(self) -> None:
         _name_thread()
+        wake_on_time()
+        if self._attached is not None:
+            self._haste.begin(time.monotonic())  # whoever brought us is about to ask
         try:
             looked = 0.0
             while not self._ending:
@@ -163,10 +170,13 @@ class Agent:
                     looked = now
                     self.watch.look(now)
                     self.looker.tidy()
+                    self._haste.look(now)
                 if self._attached is not None and self._deserted and self._leave():
                     return
+            self._haste.end()
             self.wire.flush()
         except Exception as error:
+            self._haste.end()
             # A thread of ours never brings the job down, and never prints a traceback into it.
             self.seat.release(f"the agent failed: {error!r}")
             self.timeouts.restore()
@@ -200,18 +210,22 @@ class Agent:
         if self._finalizer is not None:
             self._finalizer.cancel()
         api.forget(self)
+        self._haste.end()
         leaving.unload()
         return True
 
-    def expect(self) -> None:
-        """Somebody is about to come."""
+    def expect(self, guest: dict[str, Any]) -> None:
+        """Somebody is about to come: this process."""
         self.expected += 1
-        self._patience = time.monotonic() + _NOBODY
+        self._guest, self._since = guest, time.monotonic()
 
     @property
     def _deserted(self) -> bool:
         """Whether nobody is here, and nobody is about to come."""
-        return not self.watched and (not self.expected or time.monotonic() >= self._patience)
+        if self.watched:
+            return False
+        waited = time.monotonic() - self._since
+        return not self.expected or waited >= _SLOW or (waited >= _NOBODY and not folder.alive(self._guest))
 
     def _wanted(self, pause: float) -> bool:
         self.seat.release(GONE)  # a thread may have sat down since
@@ -231,6 +245,7 @@ class Agent:
     def _obey(self, client: Client, message: dict[str, Any]) -> None:
         from breakranks.inside.rank import obey
 
+        self._haste.begin(time.monotonic())
         obey.obey(self, client, message)
 
     def _gone(self, client: Client) -> None:

@@ -123,14 +123,14 @@ def present() -> Agent | None:
     return _agent
 
 
-def attach(me: identity.Me, leaving: Leaving) -> Agent:
+def attach(me: identity.Me, leaving: Leaving, guest: dict[str, Any]) -> Agent:
     """Start the agent because somebody has come, not because the job called; it goes when they have gone."""
     global _agent
     from breakranks.inside.rank.agent import Agent
 
     with _starting:
         if _agent is None:
-            made = Agent(me, leaving)
+            made = Agent(me, leaving, guest)
             made.start()
             _agent = made
     return _agent

@@ -13,14 +13,15 @@ from breakranks.inside.rank.leaving import Leaving
 def answer(given: dict[str, Any], finder: Any) -> dict[str, Any]:
     """Start the agent, unless one is here. ``finder`` gave out these modules; None: they are the job's own import."""
     leaving = Leaving(finder, frozenset(linecache.cache))
+    guest = dict(given.get("guest") or {})
     before = api.present()
     if before is not None:
-        before.expect()
+        before.expect(guest)
         told = _told(before)
         leaving.unload()
         return told
     try:
-        agent = api.attach(_who(given), leaving)
+        agent = api.attach(_who(given), leaving, guest)
     except folder.NotPrivate as error:
         refused = str(error)
     except Exception as error:  # a full disk, no threads left
