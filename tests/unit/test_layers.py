@@ -19,12 +19,13 @@ SOURCE = Path(__file__).parents[2] / "src" / "breakranks"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "rankset": {"errors"},
+    "stall": set(),
     "snapshot": {"errors", "rankset"},
     "observe": {"errors", "rankset", "snapshot"},
     "jobs": {"errors", "rankset", "snapshot", "observe"},
     "inside": {"errors", "rankset", "snapshot", "observe", "jobs"},
-    "debug": {"errors", "rankset", "observe", "jobs", "inside"},
-    "reach": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "debug"},
+    "debug": {"errors", "rankset", "stall", "observe", "jobs", "inside"},
+    "reach": {"errors", "rankset", "stall", "snapshot", "observe", "jobs", "inside", "debug"},
     "explain": {"errors", "rankset", "snapshot"},
     "show": {"errors", "rankset", "snapshot", "explain", "debug"},
     "cli": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "debug", "reach", "explain", "show"},
@@ -46,6 +47,7 @@ PROCESS_MODULES = {"asyncio", "ctypes", "fcntl", "multiprocessing", "pty", "sign
 PURE_ROOMS: dict[str, set[str]] = {
     "errors": PROCESS_MODULES | {"os"},
     "rankset": PROCESS_MODULES | {"os"},
+    "stall": PROCESS_MODULES | {"os"},
     "explain": PROCESS_MODULES | {"os"},
     "snapshot": PROCESS_MODULES,  # it writes its file, so it may know about files
 }

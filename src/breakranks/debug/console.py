@@ -17,9 +17,12 @@ from breakranks.debug.waiting import Wait, waits_of
 from breakranks.debug.words import ARMING, HELP, STEPS, Word, parse
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet, ranks_text
+from breakranks.stall import stalled
 
 _LOOK = 0.7  # seconds without an answer after which we look where a rank is
 _AGAIN = 2.0
+_TURN = 0.2
+_ANSWER = 1.0  # seconds in which an agent says where its rank is
 _COMING = 10.0  # seconds that it waits for the rank that others hold for
 _ARRIVAL = 3.0  # seconds that a script waits for ranks of the job that it has not seen yet
 
@@ -354,19 +357,21 @@ class Console:
 
     def _await(self, pending: Pending) -> Iterator[Outcome]:
         """Until all have answered. What they wait for is said meanwhile, once."""
-        looked = pending.began
+        waited = looked = 0.0
+        last = time.monotonic()
         self._shown = ()
         while pending.awaited:
             try:
-                if self.session.wait(lambda: not pending.awaited or self._pressed(), 0.2):
+                if self.session.wait(lambda: not pending.awaited or self._pressed(), _TURN):
                     return
             except KeyboardInterrupt:
                 yield NEW_LINE
                 return
-            now = time.monotonic()
-            if now - looked < (_LOOK if looked == pending.began else _AGAIN):
+            last, passed = time.monotonic(), time.monotonic() - last
+            waited += passed - stalled(passed, _TURN + _ANSWER)
+            if waited - looked < (_AGAIN if looked else _LOOK):
                 continue
-            looked = now
+            looked = waited
             waits = tuple(self._waits(RankSet(pending.awaited)))
             if waits != self._shown:
                 self._shown = waits
@@ -374,11 +379,11 @@ class Console:
                     more = "" if wait.held or not self.interactive else "; Ctrl-C gives the prompt back"
                     yield Notice(text=f"{wait.text}{more}", style="warn")
             # Nothing will happen by itself: whoever asked must be able to do something about it.
-            if any(wait.held for wait in waits) or (not self.interactive and now - pending.began > self._patience):
+            if any(wait.held for wait in waits) or (not self.interactive and waited > self._patience):
                 return
 
     def _waits(self, ranks: RankSet) -> list[Wait]:
-        replies = self.session.ask({"do": "where"}, ranks, 1.0)
+        replies = self.session.ask({"do": "where"}, ranks, _ANSWER)
         return waits_of(replies, stopped=self.session.stopped - ranks, here=self.session.ranks)
 
     # ---- ranks that are named

@@ -7,8 +7,10 @@ import time
 from breakranks.debug.session import Session
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet
+from breakranks.stall import stalled
 
 _LOOK = 0.1  # seconds between two looks at a rank that has not stopped
+_ANSWER = 1.0  # seconds in which it says where it is
 _EXTEND = 5.0  # seconds for the timeouts of all groups to be made long
 _PATIENCE = 2.0  # seconds for a rank that computes in C to come back to Python
 
@@ -35,12 +37,13 @@ def halt(session: Session, ranks: RankSet) -> dict[int, str]:
     refused = {rank: str(reply["why"]) for rank, reply in replies.items() if reply.get("why")}
     wanted = (ranks & session.ranks) - RankSet(refused)
     until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until:
+    while (began := time.monotonic()) < until:
         session.wait(lambda: wanted <= session.stopped, _LOOK)
         waiting = (wanted - session.stopped) & session.ranks
-        replies = session.ask({"do": "where"}, waiting, 1.0)
+        replies = session.ask({"do": "where"}, waiting, _ANSWER)
         if all(replies.get(rank, {}).get("blocked") for rank in waiting):
             break
+        until += stalled(time.monotonic() - began, _LOOK + _ANSWER)
     waiting = (wanted - session.stopped) & session.ranks
     session.ask({"do": "withdraw"}, waiting)
     session.drain()

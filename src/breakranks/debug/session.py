@@ -14,6 +14,7 @@ from breakranks.debug.answers import Answer
 from breakranks.debug.link import Found, Here, Link, Message, Place
 from breakranks.errors import ManyJobsError, NoJobError
 from breakranks.rankset import RankSet, ranks_text
+from breakranks.stall import stalled
 
 _NO_AGENT = (
     "Put breakranks.breakpoint() where it is to stop, and start the job; a rank is here from its first breakpoint on.\n"
@@ -40,7 +41,6 @@ class Pending(Struct, kw_only=True):
     gone: set[int]  # those that ended instead
     went: set[int]
     tracing: set[int]  # those of them that will stop again at a breakpoint of pdb's
-    began: float
 
 
 class Session:
@@ -179,10 +179,12 @@ class Session:
         """Poll until something is so; False if it is not in time."""
         until = time.monotonic() + seconds
         while not done():
-            left = until - time.monotonic()
-            if left <= 0:
+            began = time.monotonic()
+            span = min(until - began, 0.05)
+            if span <= 0:
                 return False
-            self.poll(min(left, 0.05))
+            self.poll(span)
+            until += stalled(time.monotonic() - began, span)
         return True
 
     def _gone(self, link: Link) -> None:
@@ -269,7 +271,6 @@ class Session:
             gone=set(),
             went=set(),
             tracing=set(),
-            began=time.monotonic(),
         )
         for rank in here:
             self.links[rank].send({"do": "run", "id": number, "line": line, "takers": str(here), "look": look})

@@ -26,11 +26,12 @@ from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
 from breakranks.reach.messages import PROTOCOL, Bye, Clock, Data, Hello, Ping, Reply, Report, Request, Shut
 from breakranks.reach.station import Asked, Links, Roster, Station
 from breakranks.reach.ways import Lost, Plan, diagnose
+from breakranks.stall import stalled
 
 _PING = 5.0
 _SOON = 1.0  # seconds of waiting until it is said
+_TURN = 0.25
 _LOOK = 0.1  # seconds between two looks at who is late
-_AWAY = 1.0  # seconds late, and we were not there
 _SILENT = 20.0  # seconds; an agent gives a sign of life more often
 _CHUNK = 1 << 16
 _ENDING = 3.0  # seconds; killed by its launcher, an agent could not clear up behind it
@@ -126,7 +127,7 @@ class Fleet:
                 with self._changed:
                     some = self._changed.wait_for(lambda: bool(asked.answers or not asked.awaited), span)
                     answers, awaited = asked.take(), tuple(asked.awaited)
-                until += _away(time.monotonic() - began - span)
+                until += stalled(time.monotonic() - began, span)
                 yield from answers
                 if some:
                     continue
@@ -208,7 +209,7 @@ class Fleet:
                 one.until = time.monotonic() + self.deadline
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(0.02 if any(one.brings for one in self._running) else 0.25):
+        for key, _ in self._selector.select(0.02 if any(one.brings for one in self._running) else _TURN):
             if key.fd == self._awake:
                 os.read(self._awake, _CHUNK)
                 todo, self._todo = self._todo, []
@@ -232,11 +233,11 @@ class Fleet:
         for running in self._running:
             if running.brings:
                 running.bring()
-        away = now - self._looked
-        if away < _LOOK:
+        passed = now - self._looked
+        if passed < _LOOK:
             return
         self._looked = now
-        away = _away(away)
+        away = stalled(passed, _TURN)
         for one in list(self._coming.values()):
             one.until += away
             if now > one.until:
@@ -445,11 +446,6 @@ class Fleet:
         until = time.monotonic() + _ENDING
         for running in self._running:
             running.end(until)
-
-
-def _away(late: float) -> float:
-    """For how long we ourselves were stopped, or this machine slept, by how late we are: nobody was asked meanwhile."""
-    return late if late > _AWAY else 0.0
 
 
 _TOO_MANY = "This machine allows no more at a time: ulimit -n, ulimit -u. Name fewer hosts, or raise them."

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from breakranks.inside.rank import folder
 
 SILENT = 8.0  # seconds without a beat from another host after which a rank counts as dead
+_AWAY = 3.0  # seconds without a look, and we ourselves stood still: nobody was silent then
 _QUIET = 4.0  # seconds without a beat of anybody after which nobody is in the debugger
 _STORE_DEADLINE = 3
 _REMEMBERED = 256
@@ -137,7 +138,7 @@ class Boards:
     def __init__(self, places: list[Board]) -> None:
         self._places = places
         self._positions = [0] * len(places)
-        self._heard: dict[int, tuple[Any, float]] = {}
+        self._heard: dict[int, tuple[Any, float, float]] = {}  # the last beat, since when, when looked at
         self._moved: dict[int, tuple[int, float]] = {}
         self.watching = False  # look at every entry, also while no beat moves
         self._seen: dict[str, None] = {}
@@ -203,11 +204,13 @@ class Boards:
 
     def _silent(self, rank: int, found: Entry) -> bool:
         mark = (found.get("pid"), found.get("beat"))
-        known, since = self._heard.get(rank, (None, 0.0))
         now = time.monotonic()
+        known, since, looked = self._heard.get(rank, (None, now, now))
         if mark != known:
-            self._heard[rank] = (mark, now)
-            return False
+            since = now
+        elif now - looked > _AWAY:
+            since += now - looked
+        self._heard[rank] = (mark, since, now)
         return bool(found.get("debugging")) and now - since > SILENT
 
     def _each(self, what: Any) -> None:
