@@ -210,8 +210,9 @@ class Agent:
         if self._finalizer is not None:
             self._finalizer.cancel()
         api.forget(self)
-        self._haste.end()
+        end_haste = self._haste.ending()
         leaving.unload()
+        end_haste()
         return True
 
     def expect(self, guest: dict[str, Any]) -> None:

@@ -8,8 +8,10 @@ short while a console talks to us, and given back soon after: threads that all c
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+from collections.abc import Callable
 
 _INTERVAL = 1e-5
 _LASTS = 3.0  # seconds after the last word of a console
@@ -34,10 +36,14 @@ class Haste:
             self.end()
 
     def end(self) -> None:
-        """The job has its own again, unless it has set another meanwhile."""
-        if self._own and sys.getswitchinterval() <= _INTERVAL:
-            sys.setswitchinterval(self._own)
-        self._own = 0.0
+        """The job has its own again."""
+        self.ending()()
+
+    def ending(self) -> Callable[[], object]:
+        """What gives the job its own again, unless it has set another meanwhile. It needs nothing of ours to do so."""
+        own, self._own = self._own, 0.0
+        ours = own and sys.getswitchinterval() <= _INTERVAL
+        return functools.partial(sys.setswitchinterval, own) if ours else int
 
 
 def wake_on_time() -> None:
