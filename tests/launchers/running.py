@@ -38,7 +38,7 @@ FOREIGN = (
 T = TypeVar("T")
 
 
-def wait_for(what: str, condition: Callable[[], T | None], deadline: float = 60.0) -> T:
+def wait_for(what: str, condition: Callable[[], T | None], deadline: float = 120.0) -> T:
     """The first true answer of ``condition``; fails with ``what`` after the deadline."""
     end = time.monotonic() + deadline
     while True:
@@ -77,7 +77,7 @@ class Launch:
                 except ProcessLookupError:
                     pass
             for process in self.started:
-                process.wait(timeout=20)
+                process.wait(timeout=60)
             if not self.pids():
                 return
 
@@ -109,7 +109,7 @@ class Launch:
                     pass
         return found
 
-    def ready(self, kind: str, count: int, deadline: float = 60.0) -> list[int]:
+    def ready(self, kind: str, count: int, deadline: float = 120.0) -> list[int]:
         """Pids of the ``rank`` or ``helper`` programs, once there are so many."""
 
         def enough() -> list[int] | None:

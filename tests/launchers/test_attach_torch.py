@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rigs.stalls import undisturbed
 
 from .running import BIN, FOREIGN, HERE, Launch, free_port, wait_for
 
@@ -51,6 +52,10 @@ class Job(Launch):
                 found[int(path.suffix[1:])] = int(path.read_text())
         return found
 
+    def is_in(self, rank: int, function: str) -> bool:
+        words = [str(BIN / "py-spy"), "dump", "--nonblocking", "--pid", str(self.pids_of_ranks()[rank])]
+        return f" {function} (" in subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+
     @property
     def target(self) -> str:
         return "pid:" + ",".join(str(pid) for _, pid in sorted(self.pids_of_ranks().items()))
@@ -62,7 +67,7 @@ class Job(Launch):
         done = subprocess.run(
             [BREAKRANKS, *words],
             env={**inherited, "BREAKRANKS_RUN": self.agents, "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert "Traceback" not in done.stdout + done.stderr
         assert done.returncode == status, f"{done.returncode} {done.stdout} {done.stderr}\n{self.said}"
@@ -86,7 +91,7 @@ class Job(Launch):
             names = [path.read_text() for pid in self.pids_of_ranks().values() for path in tasks(pid)]
             return not any(name.startswith("breakranks") for name in names)
 
-        wait_for("our threads to have gone", gone, 20)
+        wait_for("our threads to have gone", gone)
 
     def ends(self) -> dict[str, str]:
         """Let it end; what each rank said."""
@@ -114,7 +119,10 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_a_job_that_hangs_in_a_barrier(job: Job) -> None:
     """GIVEN three ranks in a barrier that one does not come to WHEN asked THEN they answer, and it ends as ever."""
     job.begin("hang", 4)
-    time.sleep(0.5)
+    wait_for(
+        "three ranks to be in the barrier",
+        lambda: all(job.is_in(rank, "barrier") for rank in range(3)),
+    )
     found = job.eval("--ranks", "0-2", "--frame", "hang", "secret.tolist()")
     assert [(one["ranks"], one["value"]) for one in found] == [
         ("0", "[0, 0, 0]"), ("1", "[0, 1, 2]"), ("2", "[0, 2, 4]"),
@@ -142,14 +150,21 @@ def test_a_training_that_is_stopped_and_stepped_on_all_ranks(job: Job) -> None:
     assert job.ends() == {"0": "wrong 0 rounds 1", "1": "wrong 0 rounds 1"}
 
 
-def test_one_rank_is_stopped_for_longer_than_the_groups_timeout(job: Job) -> None:
+def test_one_rank_is_stopped_for_longer_than_the_groups_timeout(tmp_path: Path) -> None:
     """The timeouts of the others are long meanwhile, and then as they were."""
-    job.begin("timeout", 2)
-    time.sleep(0.5)
-    shown = job.attach(f"p __import__('time').sleep({3 * SHORT})", "p 1 + 1", "go", options=("--rank", "1"))
-    assert "rank 1 goes on" in shown, shown
-    job.left()
-    assert job.ends() == {"0": "1.0 4.0", "1": "1.0 4.0"}
+    folders = (tmp_path / str(number) for number in range(9))
+
+    def stop() -> None:
+        folder = next(folders)
+        folder.mkdir()
+        with Job(folder) as job:
+            job.begin("timeout", 2)
+            shown = job.attach(f"p __import__('time').sleep({3 * SHORT})", "p 1 + 1", "go", options=("--rank", "1"))
+            assert "rank 1 goes on" in shown, shown
+            job.left()
+            assert job.ends() == {"0": "1.0 4.0", "1": "1.0 4.0"}
+
+    undisturbed(stop)  # the group has a timeout of its own
 
 
 def test_a_rank_that_waits_for_its_data_loader(job: Job) -> None:

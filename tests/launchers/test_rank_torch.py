@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+
+from rigs.stalls import undisturbed
 
 from .running import BIN, HERE, Launch, free_port
 
@@ -20,20 +22,21 @@ Found = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
-    """What both ranks found, by check."""
-    launches: list[Launch] = []
-    try:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What both ranks found, by check. Most of it is about timeouts."""
+    return undisturbed(lambda: _run(tmp_path_factory), 3)
+
+
+def _run(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    with ExitStack() as launches:
+        started = []
         for what, debug in STARTS.items():
-            launch = Launch(tmp_path_factory.mktemp(what))
-            launches.append(launch)
+            launch = launches.enter_context(Launch(tmp_path_factory.mktemp(what)))
+            started.append(launch)
             port = str(free_port())
             env = {"TORCH_DISTRIBUTED_DEBUG": debug, "TORCH_FR_BUFFER_SIZE": "2000"}
             launch.start(str(BIN / "torchrun"), "--nproc-per-node", "2", "--master-port", port, PROGRAM, what, env=env)
-        yield {name: both for launch in launches for name, both in _collected(launch).items()}
-    finally:
-        for launch in launches:
-            launch.__exit__()
+        return {name: both for launch in started for name, both in _collected(launch).items()}
 
 
 def _collected(launch: Launch) -> Found:

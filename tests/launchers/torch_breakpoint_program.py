@@ -121,7 +121,7 @@ def timeouts_now() -> str:
 
 def timeouts_settled() -> str:
     """The same, once none is of a day any more, or after a few seconds."""
-    until = time.monotonic() + 6
+    until = time.monotonic() + 60
     while "86400" in timeouts_now() and time.monotonic() < until:
         time.sleep(0.1)
     return timeouts_now()

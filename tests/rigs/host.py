@@ -108,13 +108,12 @@ class Host:
         **options: Any,
     ) -> Process:
         """Start a process on the host. ``env`` is added to the environment; ``cwd`` is the shared folder."""
-        inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
         process = Process(
             [
                 *("nsenter", f"--target={self.pid}", "--net", "--uts", "--ipc", "--mount", "--pid", "--no-fork", "--"),
                 *("/bin/sh", str(self._enter), f"--chdir={cwd or self.folder}", "--", *map(str, command)),
             ],
-            env={**inherited, "HOSTNAME": self.name, **self.environment, **(env or {})},
+            env={**inherited(), "HOSTNAME": self.name, **self.environment, **(env or {})},
             stdin=stdin,
             start_new_session=True,
             **options,
@@ -126,7 +125,7 @@ class Host:
         self,
         command: Sequence[str | Path],
         *,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         check: bool = False,
         input: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -244,6 +243,11 @@ class Host:
         done = self.run(["sh", "-euc", script, "sh", *arguments], cwd=Path("/"))
         if done.returncode:
             raise RuntimeError(f"{self.name}: {done.stderr.strip()}")
+
+
+def inherited() -> dict[str, str]:
+    """What a process on a host has of our own environment."""
+    return {name: value for name, value in os.environ.items() if name not in _FOREIGN}
 
 
 def pid_there(pid: int) -> int:

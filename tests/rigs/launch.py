@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .host import inherited
 from .nodes import INTERFACE, Host, Nodes
 from .slurm import Slurm
 from .transports import mpirun
 
 JOBS = Path(__file__).parent / "jobs"
 PYTHON = sys.executable
-READY_WITHIN = 90.0
+READY_WITHIN = 120.0
+STANDS = 20  # looks
 
 _ports = itertools.count(29500, 10)
 
@@ -52,19 +54,19 @@ class Job:
         """How far each rank of a job that counts its steps has come."""
         return [int((self.folder / f"step.{rank}").read_text()) for rank in range(self.world)]
 
-    def wait_until_it_stands(self, within: float = 20.0) -> None:
-        """Wait until no rank has made a step for a second."""
-        before, since = self.steps(), time.monotonic()
+    def wait_until_it_stands(self, within: float = 60.0) -> None:
+        """Wait until no rank has made a step for a second: for so many looks, since a clock goes on in a stall."""
+        before, alike = self.steps(), 0
 
         def stands() -> bool:
-            nonlocal before, since
-            if (now := self.steps()) != before:
-                before, since = now, time.monotonic()
-            return time.monotonic() - since > 1
+            nonlocal before, alike
+            now = self.steps()
+            before, alike = now, alike + 1 if now == before else 0
+            return alike >= STANDS
 
         self.wait_for(stands, "the job to stand", within)
 
-    def wait_until_it_goes_on(self, within: float = 60.0) -> None:
+    def wait_until_it_goes_on(self, within: float = 120.0) -> None:
         before = self.steps()
         self.wait_for(lambda: min(self.steps()) > max(before), "the job to go on", within)
 
@@ -91,7 +93,7 @@ class Job:
         """End what was started, and every process that has this job's folder in its environment."""
         for one in self.started:
             one.kill()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while left := self._left():
             for pid in left:
                 _kill(pid)
@@ -99,7 +101,7 @@ class Job:
                 raise RuntimeError(f"{self.folder.name}: {left} do not end")
             time.sleep(0.02)
         for one in self.started:
-            one.wait(10)
+            one.wait(60)
 
     def _left(self) -> list[int]:
         mark = f"RIG_DIR={self.folder}".encode()
@@ -155,7 +157,7 @@ def under_mpirun(nodes: Nodes, names: Sequence[str], program: str, *words: str) 
         variables = {**_variables(job), "MASTER_ADDR": names[0], "MASTER_PORT": str(next(_ports))}
         exported = [word for name, value in variables.items() for word in ("-x", f"{name}={value}")]
         command = mpirun(nodes, names, len(names), *exported, PYTHON, str(JOBS / f"{program}.py"), *words)
-        here = {**os.environ, "TMPDIR": str(job.folder)}  # what mpirun leaves goes with the folder
+        here = {**inherited(), "TMPDIR": str(job.folder)}  # what mpirun leaves goes with the folder
         with open(job.folder / "mpirun.log", "wb") as log:
             process = subprocess.Popen(command, env=here, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         job.started.append(process)
@@ -165,7 +167,7 @@ def under_mpirun(nodes: Nodes, names: Sequence[str], program: str, *words: str) 
         finally:
             # Asked, it ends what it has on the hosts; killed, it does not.
             job.started[0].terminate()
-            job.started[0].wait(20)
+            job.started[0].wait(60)
 
 
 @contextmanager

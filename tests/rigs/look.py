@@ -6,26 +6,28 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .nodes import Nodes
+from .stalls import undisturbed
 
 BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
-WITHIN = 60.0
+WITHIN = 120.0
+# Seconds that a host has, where all of them must answer; and, where one of them cannot, seconds to begin with.
+PATIENT = 60.0
+HASTY = 6.0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a command said: exit status, output, errors, and how long it took."""
+    """What a command said: exit status, output, errors."""
 
     status: int
     out: str
     err: str
-    seconds: float
 
     @property
     def json(self) -> Any:
@@ -52,10 +54,19 @@ class Looker:
     environment: Mapping[str, str]
 
     def __call__(self, command: str, *words: str, status: int | None = None, within: float = WITHIN) -> Seen:
-        """Run a command on the target. With ``status``, it must end so."""
-        seen = breakranks(self.folder, command, *self.words, *words, environment=self.environment, within=within)
-        assert status is None or seen.status == status, seen
-        return seen
+        """Run a command on the target. With ``status``, it must end so. One that only looks does so undisturbed."""
+
+        def ask() -> Seen:
+            seen = breakranks(self.folder, command, *self.words, *words, environment=self.environment, within=within)
+            assert status is None or seen.status == status, seen
+            return seen
+
+        return ask() if command == "console" else undisturbed(ask)
+
+    def losing(self, command: str, *words: str, fine: Callable[[Seen], bool]) -> Seen:
+        """The same where a host cannot answer, which costs the deadline: a short one, unless it was so for others."""
+        seen = self(command, *words, f"--deadline={HASTY}")
+        return seen if fine(seen) else self(command, *words, f"--deadline={PATIENT / 2}", within=2 * WITHIN)
 
     def start(self, command: str, *words: str) -> subprocess.Popen[str]:
         """The same, without waiting for it."""
@@ -67,7 +78,6 @@ def by_ssh(nodes: Nodes, hosts: str) -> Looker:
 
 
 def breakranks(folder: Path, *words: str, environment: Mapping[str, str] | None = None, within: float = WITHIN) -> Seen:
-    began = time.monotonic()
     with start(folder, *words, environment=environment) as process:
         try:
             out, err = process.communicate(timeout=within)
@@ -75,7 +85,7 @@ def breakranks(folder: Path, *words: str, environment: Mapping[str, str] | None 
             process.kill()
             out, err = process.communicate()
             raise AssertionError(f"{words} took over {within:.0f} s, and said: {out}{err}") from None
-    seen = Seen(process.returncode, out, err, time.monotonic() - began)
+    seen = Seen(process.returncode, out, err)
     assert "unexpected" not in seen.whole and "Traceback" not in seen.whole, (words, seen)
     return seen
 
@@ -83,7 +93,7 @@ def breakranks(folder: Path, *words: str, environment: Mapping[str, str] | None 
 def start(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [BREAKRANKS, *words],
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "BREAKRANKS_DEADLINE": str(PATIENT), **(environment or {})},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -141,7 +141,7 @@ Host *
   UserKnownHostsFile {rig}/known_hosts
   StrictHostKeyChecking yes
   BatchMode yes
-  ConnectTimeout 5
+  ConnectTimeout 30
 """
 
 
@@ -210,7 +210,7 @@ class Nodes:
         """Take the power from a host, for good: no word to anybody, and every process gone."""
         self.cut(name)
         os.kill(self[name].pid, signal.SIGKILL)
-        self._inits[name].wait(10)
+        self._inits[name].wait(60)
 
     def __enter__(self) -> Nodes:
         _demand({**_TOOLS, **(_SSH_TOOLS if self.with_ssh else {})})
@@ -290,7 +290,7 @@ class Nodes:
             _end(init)
         for host in self:
             for process in host.started:
-                process.wait(10)
+                process.wait(60)
 
     def _claim_network(self) -> str:
         """Take a 10.x.y that nobody has. The link's name is the claim: of two runs, the kernel refuses one."""
@@ -301,7 +301,7 @@ class Nodes:
                 continue
             link = "rig" + network.removeprefix("10.").replace(".", "-")
             add = ["ip", "link", "add", link, "type", "veth", "peer", "name", "machine", "netns", str(self._switch)]
-            done = subprocess.run(add, capture_output=True, text=True, timeout=30)
+            done = subprocess.run(add, capture_output=True, text=True, timeout=90)
             if done.returncode == 0:
                 break
             if "File exists" not in done.stderr:
@@ -310,7 +310,7 @@ class Nodes:
             raise RuntimeError("no 10.x.y.0/24 is free on this machine; see `ip route`")
         self.link = link
         # By name, although it would go with the switch: the kernel is late to clear a namespace away.
-        self._undo.callback(subprocess.run, ["ip", "link", "delete", link], capture_output=True, timeout=30)
+        self._undo.callback(subprocess.run, ["ip", "link", "delete", link], capture_output=True, timeout=90)
         self._on_switch("link set machine master switch up")
         _ip(f"address add {network}.254/24 dev {link}", f"link set {link} up")
         return network
@@ -331,7 +331,7 @@ class Nodes:
         rig = self._rig
         for key in ("hostkey", "id"):
             keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", key, "-f", str(rig / key)]
-            subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL, timeout=30)
+            subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL, timeout=90)
         (rig / "known_hosts").write_text("* " + (rig / "hostkey.pub").read_text())
         for host in self:
             with open(rig / f"{host.name}.sshd_config", "a") as config:
@@ -344,7 +344,7 @@ class Nodes:
 
     def _await_network(self, host: Host) -> None:
         """Wait for an answer from port 22: of sshd, or, where there is none, of the kernel that refuses."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 90
         while time.monotonic() < end:
             try:
                 socket.create_connection((host.address, 22), timeout=0.5).close()
@@ -387,14 +387,14 @@ def _which(tool: str) -> str | None:
 
 def _ip(*commands: str, prefix: Sequence[str] = ()) -> None:
     batch = "".join(command + "\n" for command in commands)
-    done = subprocess.run([*prefix, "ip", "-batch", "-"], input=batch, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*prefix, "ip", "-batch", "-"], input=batch, capture_output=True, text=True, timeout=90)
     if done.returncode:
         raise RuntimeError(f"ip: {done.stderr.strip()}, of:\n{batch}{_PRIVILEGES}")
 
 
 def _routes() -> Iterator[ipaddress.IPv4Network]:
     """Networks that this machine reaches, save those so wide that nothing would be left."""
-    done = subprocess.run(["ip", "-j", "-4", "route", "show", "table", "all"], capture_output=True, timeout=30)
+    done = subprocess.run(["ip", "-j", "-4", "route", "show", "table", "all"], capture_output=True, timeout=90)
     for route in json.loads(done.stdout or "[]"):
         if route["dst"] != "default":
             network = ipaddress.IPv4Network(route["dst"], strict=False)
@@ -417,7 +417,7 @@ def _start_init(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _expect(word: bytes, process: subprocess.Popen[bytes], log: Path) -> None:
-    ready, _, _ = select.select([process.stdout], [], [], 30)
+    ready, _, _ = select.select([process.stdout], [], [], 90)
     if not ready or process.stdout.readline().strip() != word:
         raise RuntimeError(f"{log.stem} did not come to be {word.decode()}: {log.read_text().strip()}\n{_PRIVILEGES}")
 
@@ -432,8 +432,8 @@ def _end(init: subprocess.Popen[bytes]) -> None:
     """End a host: with the first process of a PID namespace, the kernel ends all others."""
     init.stdin.close()
     try:
-        init.wait(10)
+        init.wait(60)
     except subprocess.TimeoutExpired:
         init.kill()
-        init.wait(10)
+        init.wait(60)
     init.stdout.close()

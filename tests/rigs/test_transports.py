@@ -40,14 +40,14 @@ def nothing_is_left(nodes: Nodes) -> Iterator[None]:
 
 def run(command: Sequence[str], **environment: str) -> str:
     done = subprocess.run(
-        command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
+        command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -23,6 +23,7 @@ from breakranks.jobs.targets import Hosts, parse_target
 from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan, slurm
 from rigs.nodes import Nodes
 from rigs.slurm import Slurm
+from rigs.stalls import undisturbed
 
 NONCE = "0123456789abcdef"
 STRANGE = ("a  b", "*", "$HOME", "`id`", "%h %n %%", "é!", "'\"\\", "")
@@ -87,7 +88,7 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture
 def options(nodes: Nodes) -> Options:
-    return Options(ssh_config=str(nodes.ssh_config), deadline=4.0)
+    return Options(ssh_config=str(nodes.ssh_config), deadline=60.0)
 
 
 class Talk:
@@ -130,7 +131,7 @@ def talk(carrier: Carrier) -> Iterator[Talk]:
         yield running
     finally:
         running.process.kill()
-        running.process.communicate(timeout=20)
+        running.process.communicate(timeout=60)
         running.errors.close()
 
 
@@ -142,14 +143,14 @@ def outcome(carrier: Carrier) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         start_new_session=True,
     )
     return done.returncode, done.stderr
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 15
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -250,9 +251,10 @@ def test_what_ssh_says(nodes: Nodes, where: str, ssh_options: str, kind: str, wo
 def test_ssh_to_a_host_that_is_cut_off_and_to_one_without_python(nodes: Nodes, options: Options) -> None:
     nodes.cut("n3")
     try:
-        began = time.monotonic()
-        status, said = outcome(plan(parse_target("ssh:n3"), options, shell("true")).carriers[0])
-        assert time.monotonic() - began < options.deadline
+        soon = Options(ssh_config=options.ssh_config, deadline=4.0)
+        (carrier,) = plan(parse_target("ssh:n3"), soon, shell("true")).carriers
+        assert "-oConnectTimeout=3" in carrier.argv  # it gives up before we do, and says why
+        status, said = outcome(carrier)
         assert diagnose("ssh", "n3", status, said).kind == "unreachable", said
     finally:
         nodes.heal("n3")
@@ -271,7 +273,7 @@ def tree(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Optio
     (tmp_path / "topology.conf").write_text(f"[routes]\n{machine}: n1\nn1: n[2-3]\n")
     monkeypatch.setenv("CLUSTERSHELL_CFGDIR", str(tmp_path))
     monkeypatch.setenv("CLUSTERSHELL_GW_PYTHON_EXECUTABLE", sys.executable)
-    return Options(ssh_config=str(nodes.ssh_config), deadline=4.0, fanout=1)
+    return Options(ssh_config=str(nodes.ssh_config), deadline=60.0, fanout=1)
 
 
 def test_many_hosts_through_a_tree(
@@ -309,10 +311,11 @@ def test_many_hosts_through_a_tree(
 
 
 def test_a_tree_whose_leaf_or_gateway_is_gone(nodes: Nodes, tree: Options) -> None:
-    made = plan(parse_target("ssh:n[2-3]"), tree, shell('[ "$(uname -n)" = n3 ] || exit 3'))
+    soon = Options(ssh_config=tree.ssh_config, deadline=4.0, fanout=1)
+    made = plan(parse_target("ssh:n[2-3]"), soon, shell('[ "$(uname -n)" = n3 ] || exit 3'))
     nodes.cut("n3")
     try:
-        status, said = outcome(made.carriers[0])
+        status, said = undisturbed(lambda: outcome(made.carriers[0]))
         assert diagnose("ssh", "n3", status, said).kind == "unreachable", said
         assert "no answer from" in diagnose("ssh", "n3", status, said).what
         assert "status 3" in diagnose("ssh", "n2", status, said).what
@@ -379,7 +382,7 @@ def test_lines_go_inward_beside_pdsh(nodes: Nodes, options: Options) -> None:
         commands = list(inward(carrier, lines))
         assert len(commands) == 2
         for argv in commands:
-            done = subprocess.run(argv, env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=30)
+            done = subprocess.run(argv, env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=90)
             assert (done.returncode, done.stderr) == (0, "")
         heard: dict[object, list[object]] = {"n1": [], "n2": []}
         while any(len(found) < len(lines) for found in heard.values()):
@@ -389,7 +392,7 @@ def test_lines_go_inward_beside_pdsh(nodes: Nodes, options: Options) -> None:
     gone = ["test", "!", "-e", f"/tmp/breakranks-{os.getuid()}-{NONCE}"]
     for host in ("n1", "n2"):
         wait_for(lambda: nodes[host].run(gone).returncode == 0)  # noqa: B023
-    done = subprocess.run(commands[0], env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(commands[0], env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=90)
     assert diagnose("pdsh", "n1", done.returncode, done.stderr).what == "its agent has ended"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from .nodes import Nodes
 
 
-def ssh(nodes: Nodes, *words: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+def ssh(nodes: Nodes, *words: str, timeout: float = 90.0) -> subprocess.CompletedProcess[str]:
     """Run a command on a host as a person on the machine would."""
     command = ["ssh", "-F", str(nodes.ssh_config), *words]
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)

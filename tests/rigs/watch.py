@@ -23,7 +23,7 @@ def up(nodes: Nodes) -> list[Host]:
 
 
 @contextmanager
-def leaves_nothing(nodes: Nodes, *, files: bool = True, but: str = "", within: float = 10.0) -> Iterator[None]:
+def leaves_nothing(nodes: Nodes, *, files: bool = True, but: str = "", within: float = 60.0) -> Iterator[None]:
     """No process, and no file in what a host has for itself, is left afterwards that was not there before.
 
     It may take a moment: a session of sshd ends after its command. Files whose path begins with ``but`` are left out.

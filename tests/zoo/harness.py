@@ -24,9 +24,12 @@ JOBS = Path(__file__).parent / "jobs"
 BIN = Path(sys.executable).parent
 
 READY_DEADLINE = 120.0
-SETTLE_DEADLINE = 30.0
-END_DEADLINE = 20.0
-WHY_DEADLINE = 60.0
+SETTLE_DEADLINE = 90.0
+END_DEADLINE = 60.0
+WHY_DEADLINE = 120.0
+# A rank that stands does not run for so many seconds, but for what a loop that polls takes.
+STANDS_FOR = 0.5
+POLLS = 0.01
 
 
 class ZooError(Exception):
@@ -154,11 +157,11 @@ def stacks(pid: int, *, native: bool = False) -> str:
             [str(BIN / "py-spy"), "dump", *options, "--pid", str(pid)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "py-spy did not answer in 30 s"
+        return "py-spy did not answer in 60 s"
     return done.stdout + done.stderr
 
 
@@ -251,7 +254,7 @@ def _marked(job: Running, names: tuple[str, ...]) -> str:
 
 def _settled(job: Running) -> str:
     """Empty when the ranks stand in the functions that the table names, those that should be gone are gone,
-    those stopped are stopped, and nobody but the busy ones uses the CPU."""
+    those stopped are stopped, and nobody but the busy ones runs any more."""
     case, pids = job.case, job.pids
     for rank in ranks_of(case.gone):
         if rank in pids and proc.alive(pids[rank]):
@@ -268,13 +271,24 @@ def _settled(job: Running) -> str:
                 if (pid := job.mark(str(rank))) is None or function not in stacks(pid):
                     return f"{rank} is not in {function}"
     busy = ranks_of(case.busy)
-    watched = [pid for rank, pid in pids.items() if rank not in busy]
-    before = {pid: proc.stat(pid) for pid in watched}
-    time.sleep(0.3)
-    for pid in watched:
-        one, two = before[pid], proc.stat(pid)
-        if one and two and two.cpu - one.cpu > 0.05:
+    return _moving([pid for rank, pid in pids.items() if rank not in busy])
+
+
+def _moving(pids: list[int]) -> str:
+    """Who of these still does something: uses the CPU, or is on its way to where its main thread will wait.
+
+    `why` takes a rank that came to its wait before its eyes for one that moves, and looks for longer than we do.
+    """
+    before = {pid: (proc.stat(pid), proc.ran(pid)) for pid in pids}
+    time.sleep(STANDS_FOR)
+    for pid, (one, ran) in before.items():
+        two = proc.stat(pid)
+        if one is None or two is None:
+            continue
+        if two.cpu - one.cpu > 0.05 or proc.ran(pid) - ran > POLLS:
             return f"pid {pid} is still working"
+        if two.state in "RD":
+            return f"pid {pid} is about to run"
     return ""
 
 

@@ -24,6 +24,15 @@ def stat(pid: int) -> Stat | None:
     return Stat(fields[0], int(fields[1]), int(fields[3]), (int(fields[11]) + int(fields[12])) / TICKS)
 
 
+def ran(pid: int) -> float:
+    """For how many seconds the main thread has run."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/schedstat") as file:
+            return int(file.read().split()[0]) / 1e9
+    except (OSError, ValueError):
+        return 0.0
+
+
 def alive(pid: int) -> bool:
     """Whether the process still runs or could: a zombie has exited."""
     found = stat(pid)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rigs.stalls import undisturbed
+
 from .case import Case, ranks_of
 from .expected import BY_NAME, CASES
 from .harness import JOBS, Running, breakranks, running, why
@@ -34,7 +36,7 @@ def test_why_explains_the_broken_job(case: Case) -> None:
     # GIVEN a job that stands where the table says
     with running(case) as job:
         # WHEN
-        status, answer = why(job)
+        status, answer = undisturbed(lambda: why(job))
 
         # THEN
         assert status == 1, told(answer)
@@ -62,7 +64,7 @@ def test_why_leaves_the_healthy_job_alone(case: Case) -> None:
     # GIVEN a job that does its work
     with running(case) as job:
         # WHEN
-        status, answer = why(job)
+        status, answer = undisturbed(lambda: why(job))
 
         # THEN
         assert status == 0, told(answer)
@@ -78,10 +80,10 @@ def test_stacks_name_the_owner_of_a_lock_unless_they_stay_outside() -> None:
 
         # WHEN
         seen = {
-            options: breakranks("stacks", f"pid:{pids}", "--json", *options)[1]["classes"]
+            options: undisturbed(lambda: breakranks("stacks", f"pid:{pids}", "--json", *options)[1]["classes"])  # noqa: B023
             for options in ((), ("--no-inject",))
         }
-        _, outside = breakranks("why", f"pid:{pids}", "--json", "--no-inject")
+        _, outside = undisturbed(lambda: breakranks("why", f"pid:{pids}", "--json", "--no-inject"))
 
         # THEN the owner is named; from outside it is not
         assert {one["note"] for one in seen[()]} == {"", "waits for self.lock (Lock), held by refresher"}
@@ -102,8 +104,8 @@ def test_two_jobs_are_told_apart() -> None:
     with running(BY_NAME["missing_sleep"]) as hung, running(BY_NAME["healthy_plain"]) as well:
         # WHEN
         unasked, said = breakranks("why", "--json")
-        hung_status, hung_answer = why(hung)
-        well_status, well_answer = why(well)
+        hung_status, hung_answer = undisturbed(lambda: why(hung))
+        well_status, well_answer = undisturbed(lambda: why(well))
 
         # THEN each gets its own answer, and who does not say which one is asked to
         assert unasked == 2
