@@ -22,6 +22,7 @@ from breakranks.rankset import RankSet
 
 HERE = Path(__file__)
 ME = RankSet([0])
+PATIENCE = 60.0  # seconds for what must come
 over = False
 total = 0
 
@@ -167,15 +168,18 @@ class Console:
             self.answers.append(message["text"])
         self._told(message, client)
 
-    def stopped(self, seconds: float = 5.0) -> dict[str, Any] | None:
+    def stopped(self, seconds: float = PATIENCE) -> dict[str, Any] | None:
         """The next stop: its line, its reason and its thread; None if there is none in time."""
         until = time.monotonic() + seconds
         seat = self.agent.seat
+        # So many looks at least: where the machine stood still the time is over before anybody could do anything.
+        looks = 20 if seconds else 0
         while True:
             stop = seat.stop
             if stop is not None and stop.where and not seat.evaluating and not seat.releasing:
                 return {"line": stop.where["line"], "reason": stop.reason, "thread": stop.thread}
-            if time.monotonic() >= until:
+            looks -= 1
+            if time.monotonic() >= until and looks < 0:
                 return None
             time.sleep(0.001)
 
@@ -185,7 +189,7 @@ class Console:
 
         known = len(self.answers)
         assert self.agent.seat.put(Request(None, known + 1, text, frozenset([0])))
-        until = time.monotonic() + 5.0
+        until = time.monotonic() + PATIENCE
         while len(self.answers) <= known and time.monotonic() < until:
             time.sleep(0.001)
         return self.answers[known] if len(self.answers) > known else "not answered"
@@ -210,12 +214,18 @@ def show(**found: Any) -> None:
 def started(work: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
+    wait_until(lambda: not thread.is_alive() or any(one.f_code is work.__code__ for one in stack_of(thread)))
     time.sleep(0.1)
     return thread
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 5.0) -> bool:
-    until = time.monotonic() + seconds
+def stack_of(thread: threading.Thread) -> list[Any]:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return [] if frame is None else list(threads.stack(frame))
+
+
+def wait_until(true: Callable[[], bool]) -> bool:
+    until = time.monotonic() + PATIENCE
     while not true() and time.monotonic() < until:
         time.sleep(0.002)
     return true()
@@ -227,9 +237,9 @@ def wait_until(true: Callable[[], bool], seconds: float = 5.0) -> bool:
 def halt(console: Console, work: str) -> None:
     """Stop a thread that works in some way, step it, and let it go."""
     thread = started(WORK[work], work) if work != "main" else threading.main_thread()
-    if work == "locked":
-        threading.Timer(0.3, GATE.release).start()
     refused = console.soon(thread.ident)
+    if work == "locked":
+        GATE.release()
     found = console.stopped() or {}
     found["stepped"] = console.line("n").splitlines()[:1] if found else []
     found["after"] = (console.stopped() or {}).get("line")
@@ -238,15 +248,15 @@ def halt(console: Console, work: str) -> None:
 
 
 def withdrawn(console: Console) -> None:
-    """Asked for while it sleeps, and taken back: it is never stopped."""
-    thread = started(sleeping, "sleeping")
+    """Asked for while it is blocked, and taken back: it is never stopped."""
+    thread = started(locked, "locked")
     console.soon(thread.ident)
     pending = console.agent.seat.pending
     blocked = threads.blocked(thread.native_id or 0)
     interrupt.withdraw(console.agent)
     at_once = bare(console)
-    before = total
-    went_on = wait_until(lambda: total > before + 1)
+    GATE.release()
+    went_on = wait_until(lambda: not thread.is_alive())
     show(
         pending=pending,
         blocked=blocked,
@@ -351,7 +361,7 @@ def catch(console: Console) -> None:
         show(hit=console.stopped(), table=console.line("p table"))
         console.line("c")
     show(off=console.command("catch off"))
-    if console.stopped(0.1):
+    while console.stopped(0.1):
         console.line("c")
     show(quiet=console.stopped(0.2))
     show(set=console.command("catch Exception"))
@@ -361,7 +371,7 @@ def catch(console: Console) -> None:
         found.append((console.stopped() or {}).get("line"))
         console.line("c")
     console.command("catch off")
-    if console.stopped(0.2):
+    while console.stopped(0.2):
         console.line("c")
     show(all=found, bare=bare(console))
 
@@ -376,6 +386,7 @@ def probes(console: Console) -> None:
     show(told=told, stop=console.stopped(0.05), bare=bare(console))
     told.clear()
     number = armed.probe(agent, here, line_of("added"), "nobody", ["value"], 3, told.append)
+    wait_until(lambda: bool(told))
     time.sleep(0.2)
     show(told=told, dropped=armed.unprobe(agent, number), again=armed.unprobe(agent, number), bare=bare(console))
 
@@ -414,14 +425,18 @@ def disarming(console: Console) -> None:
     armed.disarm(console.agent)
     show(rested=rested, after=traces() == before, bare=bare(console))
     # A thread that is stepped over a call that is blocked in C.
-    console.command(f"tbreak armed_program.py:{line_of('sleeping')}")
+    console.command(f"tbreak armed_program.py:{line_of('locked')}")
+    thread = started(locked, "locked")
     found = console.stopped()
     console.agent.seat.put(request("n"))
-    wait_until(lambda: console.agent.seat.stop is None)
-    time.sleep(0.1)
+    wait_until(lambda: console.agent.seat.stop is None and threads.blocked(thread.native_id or 0))
     stepped = traces()
     armed.disarm(console.agent)
-    show(hit=found, stepped=stepped != before, after=traces() == before, quiet=console.stopped(1.5), bare=bare(console))
+    after = traces() == before
+    GATE.release()
+    ended = wait_until(lambda: not thread.is_alive())
+    quiet = console.stopped(0.1)
+    show(hit=found, stepped=stepped != before, after=after, ended=ended, quiet=quiet, bare=bare(console))
 
 
 def request(text: str) -> Any:
@@ -436,7 +451,7 @@ def forked(console: Console) -> None:
     console.command("catch ZeroDivisionError")
     found: list[int] = []
     thread = started(lambda: found.append(forking()), "forking")
-    thread.join(20.0)
+    thread.join(PATIENCE)
     show(child=found)
     armed.disarm(console.agent)
 
@@ -445,7 +460,7 @@ def forking() -> int:
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    signal.alarm(20)  # should it stop, nobody would let it go
+    signal.alarm(60)  # should it stop, nobody would let it go
     for _ in range(3):
         add(1)
     try:
@@ -469,11 +484,11 @@ def traced(console: Console) -> None:
     thread = started(work, "theirs")
     said = console.command(f"b armed_program.py:{line_of('add')} if threading.current_thread().name == 'theirs'")
     refused = console.soon(thread.ident)
-    found = console.stopped(1.0)
+    found = console.stopped(PATIENCE if sys.version_info >= (3, 12) else 1.0)  # before that it must not stop
     if found:
         console.line("c")
     armed.disarm(console.agent)
-    if console.stopped(0.1):
+    while console.stopped(0.1):
         console.go()
     mine = threads.tracers().get(thread.ident or 0) == id(theirs)
     show(said=said, refused=refused, hit=found, theirs=mine)
@@ -502,8 +517,8 @@ def bare(console: Console) -> bool:
         left = [found[name] for name in ("tracers", "frames", "tools")]
         return not any(left) and found["hook"] == "None"
 
-    wait_until(lambda: console.agent.seat.stop is None and not armed.in_use(), 0.5)
-    return wait_until(is_bare, 0.5)
+    wait_until(lambda: console.agent.seat.stop is None and not armed.in_use())
+    return wait_until(is_bare)
 
 
 WORK: dict[str, Callable[[], None]] = {

@@ -43,10 +43,23 @@ def after(value):
 
 
 def sleep():
+    """A sleep ends early by an exception only: SIGUSR1 is one."""
+    import signal
+
+    class Woken(Exception):
+        pass
+
+    def wake(number, frame):
+        raise Woken
+
     secret = ["sleep", 1]
+    signal.signal(signal.SIGUSR1, wake)
+    ready("sleeps")
     ready()
-    time.sleep(4.0)  # sleep
-    return after(len(secret))
+    try:
+        time.sleep(3600.0)  # sleep
+    except Woken:
+        return after(len(secret))
 
 
 def lock():
@@ -67,10 +80,14 @@ def lock():
     return after(len(secret))  # awake-lock
 
 
+def opened():
+    os.mkfifo(f"{FOLDER}/end")
+    return os.open(f"{FOLDER}/end", os.O_RDWR)
+
+
 def pipe():
     secret = "pipe"
-    os.mkfifo(f"{FOLDER}/end")
-    end = os.open(f"{FOLDER}/end", os.O_RDWR)
+    end = opened()
     ready()
     os.read(end, 1)  # pipe
     return after(len(secret))
@@ -80,18 +97,18 @@ def c_free():
     import ctypes
 
     secret = 4
-    libc = ctypes.CDLL(None)
+    libc, end, byte = ctypes.CDLL(None), opened(), ctypes.create_string_buffer(1)
     ready()
-    libc.usleep(4000000)  # c_free
+    libc.read(end, byte, 1)  # c_free
     return after(secret)
 
 
 def c_held():
     import ctypes
 
-    libc = ctypes.PyDLL(None)
+    libc, end, byte = ctypes.PyDLL(None), opened(), ctypes.create_string_buffer(1)
     ready()
-    libc.usleep(7000000)  # c_held
+    libc.read(end, byte, 1)  # c_held
     return after(5)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from .terminals import BREAKRANKS, DEADLINE, HERE, Place, wait_for
 
 PROGRAM = HERE / "attach_program.py"
-GONE = 20.0  # seconds in which nothing of ours is left in a process, whatever became of whoever attached
+BLOCKED = ("sleep", "lock", "pipe", "c_free", "c_held")  # what it can be blocked in
 
 
 class Target:
@@ -30,10 +31,16 @@ class Target:
             command = [executable, str(PROGRAM), mode, str(self.folder)]
             self.process = place.start(command, env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         self.pid = self.process.pid
+        self._woken = False
         wait_for(f"{mode} to be ready", lambda: self.made("ready") or self._ended())
+        if mode in BLOCKED:
+            wait_for(f"{mode} to be blocked", lambda: self._blocked() or self._ended())
 
     def made(self, name: str) -> bool:
         return (self.folder / name).exists()
+
+    def _blocked(self) -> bool:
+        return self.state == "S" and "running" not in Path(f"/proc/{self.pid}/syscall").read_text()
 
     def _ended(self) -> bool:
         if self.process.poll() is not None:
@@ -50,9 +57,12 @@ class Target:
 
     def wake(self) -> None:
         """Let it go on from where it waits, to its end."""
+        self._woken = True
         path = self.folder / "end"
         if path.exists():  # a pipe that it reads
             path.write_text("x")
+        elif self.made("sleeps"):
+            self.process.send_signal(signal.SIGUSR1)
         else:
             path.touch()
 
@@ -62,16 +72,16 @@ class Target:
 
     def left(self) -> None:
         """Wait until nothing of ours is in it."""
-        wait_for("our threads to have gone", lambda: not self.ours(), GONE)
+        wait_for("our threads to have gone", lambda: not self.ours())
 
-    def ends(self, deadline: float = DEADLINE) -> str:
+    def ends(self) -> str:
         """Let it end, well and in silence; gives what it printed."""
-        if self.process.poll() is None and not (self.folder / "end").is_file():
+        if self.process.poll() is None and not self._woken:
             self.wake()
         try:
-            status = self.process.wait(deadline)
+            status = self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it has not ended in {deadline:.0f} s, state {self.state}") from None
+            raise AssertionError(f"it has not ended in {DEADLINE:.0f} s, state {self.state}") from None
         assert (status, self._err.read_text()) == (0, "")
         return self._out.read_text()
 
@@ -108,7 +118,7 @@ def run(
     place: Place, words: Sequence[str], status: int = 0, *, env: Mapping[str, str] | None = None, **how: Any
 ) -> subprocess.CompletedProcess[str]:
     """A command as scripts use it; with the exit status that it must have, and no traceback."""
-    how = {"stdin": subprocess.DEVNULL, "timeout": 100, **how}
+    how = {"stdin": subprocess.DEVNULL, "timeout": 2 * DEADLINE, **how}
     done = subprocess.run(
         list(words), env=place.environ(env), cwd=place.folder, capture_output=True, text=True, check=False, **how
     )

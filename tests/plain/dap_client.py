@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 Message = dict[str, Any]
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 class Closed(Exception):

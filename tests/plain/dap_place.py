@@ -16,7 +16,8 @@ from .dap_client import DEADLINE, Client
 
 SOURCE = Path(__file__).parents[2] / "src"
 
-# Counts until the file "end" is there; "fork" makes a child call step(), "sleep" puts the rank to sleep in C.
+# Counts until the file "end" is there, and waits then until no thread of others is left if "alone" is there too;
+# "fork" makes a child call step(), "sleep" has the rank wait in C for "wake".
 PROGRAM = """\
 import os, sys, threading, time
 import breakranks
@@ -59,10 +60,9 @@ def main():
             open("fork" + RANK, "w").close()
         if asked("sleep"):
             open("sleep" + RANK, "w").close()
-            while not os.path.exists("wake"):
-                time.sleep(6.0)  # in C
-    deadline = time.monotonic() + 10
-    while threading.active_count() > 2 and time.monotonic() < deadline:
+            os.read(os.open("wake", os.O_RDWR), 1)  # in C
+    deadline = time.monotonic() + 60
+    while os.path.exists("alone") and threading.active_count() > 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     print("right" if total == 2 * count else f"wrong: {total} of {count} steps")
     print("child", child)
@@ -73,7 +73,8 @@ def main():
 RANK = os.environ["RANK"]
 main()
 """
-# A group whose operations may take two seconds; rank 1 waits for rank 0 in each.
+# A group whose operations may take two seconds; rank 1 waits for rank 0 in each. It begins when it is told to: two
+# seconds are soon over on a machine that does other things too.
 TORCH = """\
 import datetime, os, time
 import torch, torch.distributed as dist
@@ -81,20 +82,24 @@ import breakranks
 
 def step():
     ended = torch.tensor([float(os.path.exists("end"))])
-    dist.broadcast(ended, 0)  # here
+    dist.broadcast(ended, 0, group=group)  # here
     return ended.item()
 
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+dist.init_process_group("gloo")
+group = dist.new_group(timeout=datetime.timedelta(seconds=2))
 breakranks.breakpoint(when=False)
+while not os.path.exists("begin"):
+    time.sleep(0.01)
 while not step():
     time.sleep(0.01)
 while breakranks.inside.rank.api._agent.timeouts.extended:
     time.sleep(0.01)
-print("timeout", dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options._timeout)
+print("timeout", group._get_backend(torch.device("cpu")).options._timeout)
 dist.destroy_process_group()
 """
 # The same, as somebody who has never heard of us has it.
 UNPREPARED = PROGRAM.replace("import breakranks\n", "\n").replace("    breakranks.breakpoint(when=False)\n", "\n")
+UNPREPARED = UNPREPARED.replace("active_count() > 2", "active_count() > 1")
 LINES = PROGRAM.splitlines()
 HERE, AFTER = (next(at for at, line in enumerate(LINES, 1) if line.endswith(f"# {mark}")) for mark in ("here", "after"))
 
@@ -111,7 +116,7 @@ if args.no_debugpy:
     sys.modules["debugpy"] = None
 session = Session()
 session.scan()
-assert session.wait(lambda: len(session.ranks) == 2, 20)
+assert session.wait(lambda: len(session.ranks) == 2, 90)
 try:
     assert dap.wanted(args)
     sys.exit(dap.serve(session, session.ranks, args))
@@ -137,6 +142,7 @@ class Place:
         self.folder = folder
         self.program = folder / "program.py"
         self.program.write_text(PROGRAM)
+        os.mkfifo(folder / "wake")
         self.run = folder / "run"
         self.run.mkdir(mode=0o700)
         self.ranks: list[subprocess.Popen[str]] = []
@@ -171,7 +177,10 @@ class Place:
     def serve(self, *options: str) -> None:
         """Start a bridge; ``config`` is then what it says is to be in launch.json."""
         printed = () if {"--dap-unix", "--launch-json"} & set(options) else ("--launch-json", "-")
-        out, log = (self.folder / name for name in ("bridge.out", "bridge.log"))
+        out, log = self._files
+        for path in self._files:
+            if path.exists():  # of the bridge before this one
+                path.rename(path.with_name(f"bridge-{self.bridge.pid if self.bridge else 0}{path.suffix}"))
         with open(out, "w") as stdout, open(log, "w") as stderr:
             self.bridge = subprocess.Popen(
                 [sys.executable, *self._command, *({"--dap"} - set(options)), *printed, *options],
@@ -193,9 +202,13 @@ class Place:
         return ["-m", "breakranks", "attach", "pid:" + ",".join(str(rank.pid) for rank in self.ranks)]
 
     @property
+    def _files(self) -> tuple[Path, Path]:
+        return self.folder / "bridge.out", self.folder / "bridge.log"
+
+    @property
     def said(self) -> str:
         """What the bridge has told whoever started it."""
-        return (self.folder / "bridge.out").read_text() + (self.folder / "bridge.log").read_text()
+        return "".join(path.read_text() for path in self._files)
 
     def path(self, rank: int) -> str:
         return str(next(self.run.glob(f"*/dap-{rank}.sock")))
@@ -220,7 +233,9 @@ class Place:
         return client, client.run_to(str(self.program), HERE)
 
     def entry(self, rank: int) -> dict[str, Any]:
-        return dict(json.loads(next(self.run.glob(f"*/rank-{rank}.json")).read_text()))
+        """What a rank has on the board; while it is written anew it may not be found for a moment."""
+        [path] = wait_for(f"the entry of rank {rank}", lambda: list(self.run.glob(f"*/rank-{rank}.json")))
+        return dict(json.loads(path.read_text()))
 
     def ask_for(self, name: str, *ranks: int) -> None:
         """Have the ranks do something that the program knows, and wait until these have."""
@@ -230,6 +245,7 @@ class Place:
 
     def end(self) -> list[dict[str, str]]:
         """What the ranks say in the end; that is all that they print, and they must have counted right."""
+        (self.folder / "alone").touch()
         (self.folder / "end").touch()
         found = []
         for rank in self.ranks:
@@ -241,11 +257,20 @@ class Place:
         return found
 
     def close(self) -> None:
-        for client in self.clients:
+        """End all; what they said is printed, for whoever reads of a test that failed."""
+        for number, client in enumerate(self.clients):
             client.close()
+            print(f"--- client {number} heard last\n" + "\n".join(str(one)[:300] for one in client.heard[-8:]))
         for one in (*self.ranks, self.bridge):
-            if one is not None and one.poll() is None:
-                one.kill()
-                one.wait()
-            if one is not None and one.stdout is not None:
+            if one is None:
+                continue
+            ended = one.poll()
+            one.kill()
+            one.wait()
+            if one.stdout is not None and not one.stdout.closed:
+                print(f"--- rank, pid {one.pid}, ended with {ended}\n{one.stdout.read()}")
                 one.stdout.close()
+        for path in sorted(self.folder.glob("bridge*")):
+            print(f"--- {path.name}\n{path.read_text()}")
+        for path in sorted(self.run.rglob("*.json")):
+            print(f"--- {path.name}\n{path.read_text()}")

@@ -30,7 +30,7 @@ def scene(tmp_path: Path) -> Scene:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -215,10 +215,10 @@ def test_disarming_leaves_nothing(scene: Scene) -> None:
     assert cycles["bare"]
     assert cycles["grown"] < 100
     assert rested == {"rested": 1, "after": True, "bare": True}
-    assert stepped == {"hit": at("sleeping", "breakpoint 1", "sleeping"), **STEPPED}
+    assert stepped == {"hit": at("locked", "breakpoint 1", "locked"), **STEPPED}
 
 
-STEPPED = {"stepped": True, "after": True, "quiet": None, "bare": True}
+STEPPED = {"stepped": True, "after": True, "ended": True, "quiet": None, "bare": True}
 
 
 def test_a_forked_child_never_stops(scene: Scene) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from .attaching import (
     threads_of,
     words_of,
 )
-from .terminals import BREAKRANKS, CTRL_C, Place, line_of, source_of, wait_for
+from .terminals import BREAKRANKS, CTRL_C, DEADLINE, Place, line_of, source_of, wait_for
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with Place(tmp_path) as place:
         yield place
         # Whatever a test did: nothing of ours is left where agents meet, once the programs have ended.
-        wait_for("the folder to be empty", lambda: files_of(place) == [] or None, 5)
+        wait_for("the folder to be empty", lambda: files_of(place) == [] or None)
 
 
 def at(mark: str, function: str) -> str:
@@ -75,14 +74,7 @@ def test_a_rank_that_is_blocked_is_inspected_and_stops_when_it_comes_back(place:
         "p 1/0": "*** ZeroDivisionError: division by zero",
         "r": "*** it is not stopped, so it cannot be stepped: `interrupt` stops it, once it is in Python",
     }
-    process = attaching(place, target, *asked, "locals", "threads", "l", "interrupt", "n", "s", "go")
-    shown = ""
-    for line in process.stdout:  # type: ignore[union-attr]
-        shown += line
-        if line.startswith("[0 inspected] > interrupt") and mode in ("lock", "pipe"):
-            time.sleep(0.5)  # it waits five seconds for the rank; by now it has asked
-            target.wake()
-    assert process.wait(60) == 1, shown  # two answers were errors
+    shown = attach(place, target, *asked, "locals", "threads", "l", status=1)  # two answers were errors
     found = answers(shown)
     assert found[""] == f"rank 0 is inspected, blocked: {at(mode, mode)}"
     assert "[0 inspected] > w" in shown
@@ -90,19 +82,29 @@ def test_a_rank_that_is_blocked_is_inspected_and_stops_when_it_comes_back(place:
     assert "secret = " in found["locals"]
     assert re.search(rf"^-> MainThread  {mode}, {PROGRAM}:{line_of(mode, PROGRAM)}$", found["threads"], re.MULTILINE)
     assert f"{line_of(mode, PROGRAM):3}  ->\t{'    '}".expandtabs() in found["l"]
-    assert "rank 0 stopped, " in found["interrupt"] and "[0] > n" in shown, shown
+    wait = f"wait {DEADLINE:.0f}"
+    process = attaching(place, target, "interrupt", wait, "n", "s", "go", options=["--timeout", "2"])
+    shown = ""
+    for line in process.stdout:  # type: ignore[union-attr]
+        shown += line
+        if line.startswith("[0 inspected] > wait"):  # so the interrupt has been asked for
+            target.wake()
+    assert process.wait(DEADLINE) == 0, shown
+    found = answers(shown)
+    assert found["interrupt"].endswith("it stops when it comes back to Python"), shown
+    assert "rank 0 stopped, " in found[wait] and "[0] > n" in shown, shown
     assert found["go"] == "rank 0 goes on"
     target.left()
     assert target.ends() == untouched.ends()
 
 
 def test_a_rank_that_holds_the_gil_in_c_gives_its_native_stack_and_the_reason(place: Place) -> None:
-    """GIVEN a program that sleeps in C for seven seconds, and holds the GIL."""
+    """GIVEN a program that is blocked in C, and holds the GIL."""
     target, untouched = Target(place, "c_held"), Target(place, "c_held")
     done = run(place, words_of(target, ["w"], []), 2)
     assert re.search(r"breakranks: no rank can be entered: .* holds the GIL", done.stderr), done.stderr
-    assert "nanosleep" in done.stdout and "c_held" in done.stdout, done.stdout
-    assert target.ends(40) == untouched.ends()
+    assert "read" in done.stdout and "c_held" in done.stdout, done.stdout
+    assert target.ends() == untouched.ends()
 
 
 # ---- busy

@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def ask(place: Place, target: Target | str, *words: str, status: int = 0) -> str:
     name = target if isinstance(target, str) else target.name
-    return run(place, [BREAKRANKS, "eval", name, *words], status).stdout
+    return run(place, [BREAKRANKS, "eval", name, "--timeout", str(DEADLINE), *words], status).stdout
 
 
 def ask_json(place: Place, target: Target | str, *words: str, status: int = 0) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def ask_json(place: Place, target: Target | str, *words: str, status: int = 0) -
 
 def refused(place: Place, target: Target | str, *words: str, status: int = 2) -> str:
     name = target if isinstance(target, str) else target.name
-    said = run(place, [BREAKRANKS, "eval", name, *words], status).stderr
+    said = run(place, [BREAKRANKS, "eval", name, "--timeout", str(DEADLINE), *words], status).stderr
     assert re.match(r"breakranks: .+\n  \S", said), said
     return said
 
@@ -130,10 +130,13 @@ def test_what_it_prints_is_not_in_the_programs_output(place: Place) -> None:
 # ---- what blocks
 
 
-@pytest.mark.parametrize("blocks", ["time.sleep(1e6)", "__import__('threading').Event().wait()", "input()"])
-def test_what_blocks_is_given_up(place: Place, blocks: str) -> None:
+@pytest.mark.parametrize(
+    ("blocks", "seconds", "status"),
+    [("time.sleep(1e6)", "1", 2), ("__import__('threading').Event().wait()", "1", 2), ("input()", str(DEADLINE), 1)],
+)
+def test_what_blocks_is_given_up(place: Place, blocks: str, seconds: str, status: int) -> None:
     target, untouched = Target(place, "busy"), Target(place, "busy")
-    run(place, [BREAKRANKS, "eval", target.name, "--timeout", "1", blocks], 1 if blocks == "input()" else 2)
+    run(place, [BREAKRANKS, "eval", target.name, "--timeout", seconds, blocks], status)
     assert target.process.poll() is None
     assert ask(place, target, "MODE").endswith("'busy'\n")  # others can still ask
     assert target.ends() == untouched.ends()
@@ -168,7 +171,7 @@ def test_effects_that_are_meant(place: Place) -> None:
 @pytest.mark.parametrize(("answer", "result"), [("yes", "(7, {})"), ("no", "(0, {})"), ("", "(0, {})")])
 def test_effects_in_a_terminal_ask_first(place: Place, answer: str, result: str) -> None:
     target = Target(place, "assigned")
-    terminal = place.terminal([BREAKRANKS, "eval", target.name, "note = 7"])
+    terminal = place.terminal([BREAKRANKS, "eval", target.name, "--timeout", str(DEADLINE), "note = 7"])
     terminal.expect("'note = 7' is an assignment, and changes the job. Do it? yes/no > ")
     terminal.keys(answer + "\r")
     assert terminal.ends() == (0 if answer == "yes" else 2)

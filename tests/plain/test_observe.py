@@ -22,7 +22,7 @@ from breakranks.observe.watchdog import Watchdog
 from breakranks.reach.head_start import HeadStart
 from breakranks.snapshot.model import Thread
 
-DEADLINE = 20.0
+DEADLINE = 90.0
 
 
 @contextlib.contextmanager
@@ -84,11 +84,12 @@ def test_a_wait_without_a_timeout_has_none() -> None:
 def test_idle_time_counts_from_when_the_thread_last_ran() -> None:
     with python("import time; print('x'); time.sleep(500)") as process:
         until(lambda: main_thread(process.pid).call is not None and (main_thread(process.pid).idle or 0) > 0.2)
+        began = time.monotonic()
         before = main_thread(process.pid).idle
         time.sleep(1.0)
         after = main_thread(process.pid).idle
         assert before is not None and after is not None
-        assert 0.8 < after - before < 5
+        assert 0.8 < after - before < time.monotonic() - began + 0.5
 
 
 def test_the_file_of_a_blocked_read_is_named(tmp_path: Path) -> None:
@@ -331,6 +332,15 @@ def inspectors() -> list[int]:
     return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "py-spy"]
 
 
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    """Two numbers that no other job on this machine has, of other tests neither."""
+    with socket.socket() as one, socket.socket() as two:
+        for taken in (one, two):
+            taken.bind(("127.0.0.1", 0))
+        yield [one.getsockname()[1], two.getsockname()[1]]
+
+
 @contextlib.contextmanager
 def torch_rank(port: int) -> Iterator[subprocess.Popen[bytes]]:
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -338,13 +348,14 @@ def torch_rank(port: int) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def test_a_glance_finds_the_ranks_of_one_torch_job() -> None:
-    with torch_rank(65123) as rank, torch_rank(65124):
-        assert glance.torch_ranks("torchrun-65123") == {0: rank.pid}
-        assert glance.torch_ranks("torchrun-651") == {}
+def test_a_glance_finds_the_ranks_of_one_torch_job(ports: list[int]) -> None:
+    key = f"torchrun-{ports[0]}"
+    with torch_rank(ports[0]) as rank, torch_rank(ports[1]):
+        assert glance.torch_ranks(key) == {0: rank.pid}
+        assert glance.torch_ranks(key[:-2]) == {}
         assert glance.torch_ranks() == {}, "two jobs are a doubt"
-        with torch_rank(65123):
-            assert glance.torch_ranks("torchrun-65123") == {}, "so are two of one rank"
+        with torch_rank(ports[0]):
+            assert glance.torch_ranks(key) == {}, "so are two of one rank"
 
 
 def test_a_head_start_goes_on_by_itself() -> None:
@@ -371,12 +382,13 @@ def test_a_head_start_that_nobody_wants_leaves_nothing_behind() -> None:
             until(lambda: state.process_state(one.pid) == state.process_state(two.pid) == "S")
 
 
-def test_stacks_of_a_guessed_rank_are_those_of_the_found_one() -> None:
-    with torch_rank(65125) as rank:
+def test_stacks_of_a_guessed_rank_are_those_of_the_found_one(ports: list[int]) -> None:
+    key = f"torchrun-{ports[0]}"
+    with torch_rank(ports[0]) as rank:
         words = [str(Path(sys.executable).parent / "breakranks"), "stacks", "--full"]
-        guessed = subprocess.run([*words, "--job", "torchrun-65125"], capture_output=True, text=True, check=True)
+        guessed = subprocess.run([*words, "--job", key], capture_output=True, text=True, check=True)
         # The start of a key is enough to select a job, and too little to guess from.
-        looked = subprocess.run([*words, "--job", "torchrun-6512"], capture_output=True, text=True, check=True)
+        looked = subprocess.run([*words, "--job", key[:-1]], capture_output=True, text=True, check=True)
         only = subprocess.run([*words, f"pid:{rank.pid}"], capture_output=True, text=True, check=True)
     tails = {done.stdout.partition("\n")[2] for done in (guessed, looked, only)}
     assert len(tails) == 1 and "wait_here" in tails.pop()

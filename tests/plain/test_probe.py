@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from .attaching import threads_of
+from .terminals import wait_for
 
 PROGRAM = """\
 import os, sys, time
@@ -39,7 +43,7 @@ print(train(), sys.gettrace(), flush=True)
 """
 AT = {text.strip(): number for number, text in enumerate(PROGRAM.splitlines(), 1)}
 LOSS, RETURN, RAISE, DEF = AT["loss = 1.0 / (i + 1)"], AT["return loss"], AT["raise KeyError(i)"], AT["def step(i):"]
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 class Job:
@@ -65,24 +69,41 @@ class Job:
         for one in self.ranks:
             assert one.stdout is not None and one.stdout.readline() == "up\n"
 
-    def breakranks(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+    @contextmanager
+    def starts(self, command: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A command under way; it is killed in the end."""
         pids = ",".join(str(one.pid) for one in self.ranks)
-        return subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "breakranks", command, f"pid:{pids}", *words],
             env={**os.environ, "BREAKRANKS_RUN": str(self.run)},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=DEADLINE,
-            check=False,
         )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def breakranks(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        with self.starts(command, *words) as process:
+            out, err = process.communicate(timeout=DEADLINE)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def attach(self, *lines: str) -> str:
         done = self.breakranks("attach", "--no-stop", *(word for line in lines for word in ("-c", line)))
         assert done.stderr == ""
         return done.stdout
 
+    def left(self) -> None:
+        """Wait until nothing of ours is in it."""
+        wait_for("the agents to leave", lambda: not any(self.run.iterdir()))
+        wait_for("our threads to end", lambda: not any(threads_of(one.pid, "breakranks") for one in self.ranks))
+
     def ends(self) -> None:
         """With nothing of ours in it."""
+        self.left()
         (self.folder / "end").touch()
         for one in self.ranks:
             assert one.communicate(timeout=DEADLINE)[0] == "[] None\n"
@@ -135,8 +156,13 @@ def test_a_probe_that_nobody_meets(job: Job) -> None:
     done = job.breakranks("probe", f"loop.py:{RETURN}", "--when", "i < 0", "--for", "0.5")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"breakranks: nobody came by loop.py:{RETURN} with that\n"
-    done = job.breakranks("probe", f"loop.py:{RETURN}", "--when", "nosuch", "--for", "0.5")
-    assert done.stderr.count("its condition raised NameError: name 'nosuch' is not defined") == 2  # once a rank
+    with job.starts("probe", f"loop.py:{RETURN}", "--when", "nosuch", "--for", "600") as probing:
+        assert probing.stderr is not None
+        said = [probing.stderr.readline() for _ in range(2)]
+        time.sleep(0.5)
+        probing.send_signal(signal.SIGINT)
+        said += [probing.communicate(timeout=DEADLINE)[1]]
+    assert "".join(said).count("its condition raised NameError: name 'nosuch' is not defined") == 2  # once a rank
     job.ends()
 
 
@@ -167,7 +193,7 @@ def test_a_breakpoint_with_a_condition_in_ranks_that_run(job: Job) -> None:
 
 
 def test_a_breakpoint_in_some_ranks_once(job: Job) -> None:
-    shown = job.attach(f"tbreak loop.py:{RETURN} on 1", "wait 20", "ranks", "rank 1 p rank", "b", "go")
+    shown = job.attach(f"tbreak loop.py:{RETURN} on 1", "wait 90", "ranks", "rank 1 p rank", "b", "go")
     assert re.search(rf"rank 1 stopped, \S+:{RETURN} in step \(breakpoint 1\)", shown)
     assert "[0-1; 0 inspected] > rank 1 p rank\n1\n" in shown
     assert "Num" not in shown.rpartition("> b\n")[2]  # it is gone
@@ -175,7 +201,7 @@ def test_a_breakpoint_in_some_ranks_once(job: Job) -> None:
 
 
 def test_a_function_by_name_and_until(job: Job) -> None:
-    shown = job.attach("b step", "wait 20", "p 'in', i >= 0", "cl 1", f"until {RETURN}", "w", "go")
+    shown = job.attach("b step", "wait 90", "p 'in', i >= 0", "cl 1", f"until {RETURN}", "w", "go")
     assert re.search(rf"stopped, \S+:{LOSS} in step", shown)
     assert "('in', True)" in shown
     assert f"> {job.file}({RETURN})step()" in shown
@@ -183,7 +209,7 @@ def test_a_function_by_name_and_until(job: Job) -> None:
 
 
 def test_an_exception_is_caught_where_it_is_raised(job: Job) -> None:
-    shown = job.attach("catch LookupError", "wait 20", "w", "p i % 20", "catch", "catch off", "go")
+    shown = job.attach("catch LookupError", "wait 90", "w", "p i % 20", "catch", "catch off", "go")
     assert re.search(rf"stopped, \S+:{RAISE} in step \(raised KeyError: \d+\)", shown)
     assert "[0-1] 0\n" in shown
     assert "[0-1] catching LookupError\n" in shown
@@ -191,7 +217,7 @@ def test_an_exception_is_caught_where_it_is_raised(job: Job) -> None:
 
 
 def test_a_watched_value_stops_where_it_has_changed(job: Job) -> None:
-    shown = job.attach(f"tbreak loop.py:{RETURN}", "wait 20", "u", "watch i", "c", "wait 20", "unwatch 2", "go")
+    shown = job.attach(f"tbreak loop.py:{RETURN}", "wait 90", "u", "watch i", "c", "wait 90", "unwatch 2", "go")
     assert "[0-1] Watch 2: i, now" in shown or "Watch 2: i, now" in shown
     changes = re.findall(r"in train \(watch 2: i: (\d+) → (\d+)\)", shown)
     assert changes and all(int(after) == int(before) + 1 for before, after in changes)
@@ -216,24 +242,10 @@ def test_what_cannot_be_armed_is_said(job: Job, line: str, said: str) -> None:
 
 def test_whoever_is_killed_leaves_no_breakpoint(job: Job) -> None:
     """GIVEN ranks that stop at a breakpoint again and again WHEN the console is killed THEN they run on for good."""
-    pids = ",".join(str(one.pid) for one in job.ranks)
-    console = subprocess.Popen(
-        [sys.executable, "-m", "breakranks", "attach", f"pid:{pids}", "-c", f"b loop.py:{RETURN}", "-c", "wait 500"],
-        env={**os.environ, "BREAKRANKS_RUN": str(job.run)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with job.starts("attach", "-c", f"b loop.py:{RETURN}", "-c", "wait 500") as console:
         assert console.stdout is not None
         for line in console.stdout:
             if "wait 500" in line:
                 break
         time.sleep(0.3)
-    finally:
-        console.kill()
-        console.communicate()
-    until = time.monotonic() + DEADLINE
-    while any(job.run.iterdir()):
-        assert time.monotonic() < until, "an agent has not left"
-        time.sleep(0.05)
     job.ends()

@@ -14,7 +14,7 @@ from breakranks.observe import state
 
 RANKS = 3
 ROUNDS = 12
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 RANK = """
 import hashlib, os, sys, time

@@ -16,6 +16,7 @@ from breakranks.rankset import RankSet
 PROGRAM = Path(__file__).parent / "rank_pdb_program.py"
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "2123"}
 ONLY = RankSet([0])
+DEADLINE = 90.0
 
 
 class Job:
@@ -34,17 +35,22 @@ class Job:
     def ask(self, line: str, *, interrupt: bool = False) -> str:
         pending = self.session.start(line, ONLY)
         if interrupt:
-            self.session.wait(lambda: False, 0.3)
+            assert self.session.wait(self.evaluates, DEADLINE)
             self.session.ask({"do": "interrupt"}, ONLY)
-        assert self.session.wait(lambda: not pending.awaited, 20), f"{line} is not answered"
+        assert self.session.wait(lambda: not pending.awaited, DEADLINE), f"{line} is not answered"
         return pending.answers[0].text
 
+    def evaluates(self) -> bool:
+        """Whether it is at what it was asked for, and at the heart of it."""
+        where = self.session.ask({"do": "where"}, ONLY, DEADLINE)[0]
+        return where.get("state") == "busy" and "__repr__" in str(where)
+
     def stops(self) -> None:
-        assert self.session.wait(lambda: bool(self.session.stopped), 20)
+        assert self.session.wait(lambda: bool(self.session.stopped), DEADLINE)
 
     def ends(self) -> tuple[int, str]:
         self.session.close(armed=True)
-        output, _ = self.process.communicate(timeout=20)
+        output, _ = self.process.communicate(timeout=DEADLINE)
         return self.process.returncode, output
 
 
@@ -88,6 +94,6 @@ def test_commands_of_a_breakpoint_run_there_and_are_seen(job: Job) -> None:
     for text in ("commands 1", "p start * 1000", "c"):
         job.ask(text)
     job.ask("c")
-    assert job.session.wait(lambda: not job.session.ranks, 20)
+    assert job.session.wait(lambda: not job.session.ranks, DEADLINE)
     assert "2000" in "".join(event.text for event in job.session.events)
     assert job.ends() == (0, "RESULT 15\n")

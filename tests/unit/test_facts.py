@@ -27,7 +27,7 @@ from breakranks.reach.sources import Held, Polled, Source, path_of
 from breakranks.snapshot.inside import BY_ACQUIRE, BY_LOCK, BY_WITH, Inside
 from breakranks.snapshot.model import Frame
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 def payload() -> types.SimpleNamespace:

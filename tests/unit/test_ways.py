@@ -187,7 +187,7 @@ def test_long_garbage_is_no_work(text: str) -> None:
         hosts_of(text, "ssh")
     except UsageError:
         pass
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 15  # 0.7 s on two slow cores
 
 
 @given(st.text(alphabet="n1-2[],@!&^/ .:%é\n", max_size=30))
