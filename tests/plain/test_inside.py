@@ -231,15 +231,22 @@ def test_the_process_is_as_it_was(executable: str) -> None:
     with python(SHAPE, executable=executable) as process:
         assert process.stdin is not None and process.stdout is not None
         text = texts(process.pid)
+        wait_for_its_read(process.pid)
         for _ in range(3):
             echo(process.pid)
         process.stdin.write("\n")
         process.stdin.flush()
         process.stdout.readline()
+        wait_for_its_read(process.pid)
         for _ in range(5):
             echo(process.pid)
         assert texts(process.pid) == text
         assert result(process) == "True\n"
+
+
+def wait_for_its_read(pid: int) -> None:
+    """One that is only about to wait gets a pending call, too, and has it until it comes back from its wait."""
+    until(lambda: Path(f"/proc/{pid}/syscall").read_text().startswith("0 "))
 
 
 def texts(pid: int) -> dict[str, bytes]:
