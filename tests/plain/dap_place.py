@@ -100,6 +100,18 @@ dist.destroy_process_group()
 # The same, as somebody who has never heard of us has it.
 UNPREPARED = PROGRAM.replace("import breakranks\n", "\n").replace("    breakranks.breakpoint(when=False)\n", "\n")
 UNPREPARED = UNPREPARED.replace("active_count() > 2", "active_count() > 1")
+# With a thread besides that Python has no object for, which ends when it is told to.
+RAW = PROGRAM.replace(
+    "def main():\n",
+    """def raw():
+    while not os.path.exists("raw-end"):
+        time.sleep(0.01)
+    open("raw" + RANK, "w").close()
+
+def main():
+    __import__("_thread").start_new_thread(raw, ())
+""",
+)
 LINES = PROGRAM.splitlines()
 HERE, AFTER = (next(at for at, line in enumerate(LINES, 1) if line.endswith(f"# {mark}")) for mark in ("here", "after"))
 

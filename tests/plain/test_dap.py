@@ -19,7 +19,7 @@ from breakranks.debug.dap_config import config_of, merged
 from breakranks.rankset import RankSet
 
 from .dap_client import DEADLINE
-from .dap_place import AFTER, HERE, LINES, TORCH, UNPREPARED, Place, wait_for
+from .dap_place import AFTER, HERE, LINES, RAW, TORCH, UNPREPARED, Place, wait_for
 
 
 @pytest.fixture
@@ -318,6 +318,30 @@ def test_a_client_that_vanishes_leaves_the_rank_running(place: Place) -> None:
     again, _ = place.stopped(0)
     again.close()
     assert place.end()[0]["left"] == LEFT
+
+
+def test_a_client_that_leaves_at_once_leaves_no_thread(place: Place) -> None:
+    """GIVEN a client WHEN it has gone before pydevd has started all that it needs THEN nothing of that stays."""
+    place.start("--dap-unix")
+    client = place.client(place.path(0))
+    client.attach()
+    client.ask("disconnect")
+    assert place.end()[0]["left"] == LEFT
+
+
+def test_a_thread_that_ended_meanwhile_is_not_listed_for_ever(place: Place) -> None:
+    """GIVEN a thread without an object WHEN pydevd has made one for it, and it ends THEN it is gone with the client."""
+    place.program.write_text(RAW)
+    place.start("--dap-unix")
+    client = place.client(place.path(0))
+    client.attach()
+    client.ask("configurationDone")
+    client.ask("threads")
+    (place.folder / "raw-end").touch()
+    for rank in (0, 1):
+        wait_for("its end", (place.folder / f"raw{rank}").exists)
+    client.ask("disconnect")
+    assert [one["left"] for one in place.end()] == [LEFT, LEFT]
 
 
 def test_a_bridge_killed_with_9_leaves_the_ranks_running(place: Place) -> None:

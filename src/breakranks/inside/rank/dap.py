@@ -106,6 +106,7 @@ class Session:
 
     def _serve(self, connection: socket.socket) -> None:
         hook, thread_trace = sys.breakpointhook, threading.gettrace()
+        known = frozenset(threading._active)  # type: ignore[attr-defined]
         pydevd = _pydevd(self._folder)
         if pydevd.get_global_debugger() is not None:
             raise Refused("this rank is being debugged with debugpy, by somebody else")
@@ -124,6 +125,7 @@ class Session:
             pydevd._breakranks_debugger = None
             sys.breakpointhook = hook
             threading.settrace(thread_trace)
+            _forget_the_dead(known)
             self._changed(False)
 
 
@@ -155,6 +157,9 @@ def _end(pydevd: Any, debugger: Any) -> None:
     with suppress(Exception):
         debugger.dispose_and_kill_all_pydevd_threads()  # first of all: that lets go
     with suppress(Exception):
+        for thread in _threads_of(debugger):  # a client that left at once came before these, and so did its end
+            thread.do_kill_pydev_thread()
+    with suppress(Exception):
         debugger.enable_output_redirection(False, False)
         for name in ("stdout", "stderr"):
             pydevd.pydevd_io.stop_redirect_stream_to_pydb_io_messages(name)  # its own `disconnect` leaves them wrapped
@@ -164,6 +169,22 @@ def _end(pydevd: Any, debugger: Any) -> None:
     if sys.version_info < (3, 12):
         with suppress(Exception):
             _off_in_main(pydevd)
+
+
+def _threads_of(debugger: Any) -> list[Any]:
+    """pydevd's own, which it hides from ``threading.enumerate``."""
+    running: list[Any] = list(threading._active.values())  # type: ignore[attr-defined]
+    return [one for one in running if hasattr(one, "do_kill_pydev_thread") and one.py_db is debugger]
+
+
+def _forget_the_dead(known: frozenset[int]) -> None:
+    """pydevd makes an object for each thread that has none, also for one that is just ending: it stays for ever."""
+    running = sys._current_frames()
+    active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        for ident, one in list(active.items()):
+            if isinstance(one, threading._DummyThread) and ident not in known and ident not in running:
+                del active[ident]
 
 
 # ---- finding debugpy
