@@ -76,7 +76,6 @@ class Timeouts:
     def restore(self) -> None:
         """Give every group its own timeout back."""
         with self._lock:
-            self._extended = False
             self._unwrap()
             for group, store in _groups():
                 if self._known(group):
@@ -84,6 +83,7 @@ class Timeouts:
             self._groups.clear()
             self._own.clear()
             self._told.clear()
+            self._extended = False  # last: who asks without the lock must find all of it so
 
     def _known(self, group: Any) -> bool:
         held = self._groups.get(id(group))
