@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from .attaching import Target, words_of
-from .terminals import Place, wait_for
+from .terminals import BREAKRANKS, Place, wait_for
 
 DEADLINE = 3.0
 TAKES = 6.0  # seconds until the answer is there; we stand still for all but a second of it
@@ -52,12 +54,16 @@ def test_a_host_is_not_late(tmp_path: Path) -> None:
         rank.communicate()
 
 
-def test_a_rank_is_not_late(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["attach", "eval"])
+def test_a_rank_is_not_late(tmp_path: Path, command: str) -> None:
     with Place(tmp_path) as place:
         target = Target(place, "busy")
         asked = tmp_path / "asked"
-        slow = f"p open({str(asked)!r}, 'w').close() or __import__('time').sleep({TAKES}) or MODE"
-        words = words_of(target, [slow], ["--timeout", str(DEADLINE), "--no-stop"])
+        slow = f"open({str(asked)!r}, 'w').close() or __import__('time').sleep({TAKES}) or MODE"
+        if command == "attach":
+            words = words_of(target, [f"p {slow}"], ["--timeout", str(DEADLINE), "--no-stop"])
+        else:
+            words = [BREAKRANKS, "eval", target.name, "--timeout", str(DEADLINE), "--allow-effects", slow]
         process = place.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert "'busy'" in stalling(process, asked.exists)
         target.left()

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "snapshot": {"errors", "rankset"},
     "observe": {"errors", "rankset", "snapshot"},
     "jobs": {"errors", "rankset", "snapshot", "observe"},
-    "inside": {"errors", "rankset", "snapshot", "observe", "jobs"},
+    "inside": {"errors", "rankset", "stall", "snapshot", "observe", "jobs"},
     "debug": {"errors", "rankset", "stall", "observe", "jobs", "inside"},
     "reach": {"errors", "rankset", "stall", "snapshot", "observe", "jobs", "inside", "debug"},
     "explain": {"errors", "rankset", "snapshot"},

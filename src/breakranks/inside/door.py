@@ -20,6 +20,7 @@ from breakranks.inside.code import THREAD_NAME
 from breakranks.inside.errors import Failed, GilHeld, Gone, InsideError, Late, Refused
 from breakranks.observe import state
 from breakranks.observe.watchdog import Watchdog
+from breakranks.stall import stalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ _NOT_UP = -3  # the stub's word for it
 _AGAIN = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
 _STARVED = 0.15  # seconds after which the main thread is made to let go of the GIL; then in longer and longer steps
 _HOPELESS = 1.0  # seconds after which we look whether somebody sleeps with the GIL
+_SLACK = (
+    60.0  # seconds after the deadline in which our code may still begin there, if we wait for it: who stood still does
+)
 _TIDY = 0.5  # seconds that may go by after the answer until all is as it was
 
 
@@ -125,7 +129,7 @@ class _Asked:
         self.error: BaseException | None = None
         self.begun = time.monotonic()
         self.end = self.begun + deadline
-        self.limit = time.time() + deadline
+        self.limit = time.time() + deadline + _SLACK
 
     def run(self) -> None:
         opened: list[_Open] = []
@@ -177,7 +181,7 @@ class _Asked:
             except BlockingIOError:
                 if time.monotonic() > self.end or self.stop.is_set():
                     raise Refused(f"another breakranks is asking process {one.pid}", "Try again.") from None
-                time.sleep(0.005)
+                self._sleep(0.005)
 
     def _wait(self, opened: list[_Open]) -> None:
         pause = 0.0005
@@ -205,8 +209,13 @@ class _Asked:
                 for one in waiting:
                     self.answers[one.pid] = self._late(one)
                 break
-            time.sleep(pause)
+            self._sleep(pause)
             pause = min(pause * 1.3, 0.01)
+
+    def _sleep(self, seconds: float) -> None:
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.end += stalled(time.monotonic() - began, seconds)
 
     def _try_again(self, one: _Open) -> None:
         """It takes long. Has our thread not begun, or does it not get the GIL?"""
