@@ -33,9 +33,7 @@ _NOT_UP = -3  # the stub's word for it
 _AGAIN = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
 _STARVED = 0.15  # seconds after which the main thread is made to let go of the GIL; then in longer and longer steps
 _HOPELESS = 1.0  # seconds after which we look whether somebody sleeps with the GIL
-_SLACK = (
-    60.0  # seconds after the deadline in which our code may still begin there, if we wait for it: who stood still does
-)
+_SLACK = 60.0  # seconds after the deadline in which our code may still begin there, if we still wait: we may have slept
 _TIDY = 0.5  # seconds that may go by after the answer until all is as it was
 
 
