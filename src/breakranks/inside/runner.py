@@ -93,9 +93,9 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
         posix.rename(new, folder + "/answer")
         abandoned()
 
-    # Another pid: the process forked after we had been placed, and this is the child.
     hasten()
     try:
+        # Another pid: the process forked after we had been placed, and this is the child.
         if posix.getpid() != pid or abandoned() or time.time() > limit:
             return
         posix.rename(folder + "/code.py", folder + "/taken")  # fails for the second of two that were sent
