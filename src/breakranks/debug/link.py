@@ -115,7 +115,7 @@ def _agents_of(base: str, job: str) -> list[Found]:
                 )
             )
     if not found:
-        _clear(path, names)
+        _clear(path)
     return found
 
 
@@ -125,17 +125,11 @@ def _place(where: object) -> str:
     return f"{os.path.basename(str(where.get('file')))}:{where.get('line')} in {where.get('function')}"[:120]
 
 
-def _clear(path: str, names: list[str]) -> None:
+def _clear(path: str) -> None:
     """A job of which nobody is left: its files go, unless somebody is about to put up an entry."""
-    pids = [name.removesuffix(".sock") for name in names if name.endswith(".sock")]
-    if any(pid.isdigit() and folder.started(int(pid)) for pid in pids):
-        return
-    try:
-        for name in names:
-            os.unlink(f"{path}/{name}")
-        os.rmdir(path)
-    except OSError:
-        pass
+    with folder.alone(path) as sure:
+        if sure:
+            folder.sweep(path, last=True)
 
 
 class Link:

@@ -235,12 +235,14 @@ class Agent:
 
     def _listen(self) -> Wire:
         for _ in range(10):
-            folder.private(self.path)
-            folder.sweep(self.path)
-            try:
-                return Wire(f"{self.path}/{self.pid}.sock", self._obey, self._gone)
-            except FileNotFoundError:  # the last of those that were here has just cleared up
-                continue
+            with folder.alone(self.path) as sure:
+                folder.private(self.path)
+                if sure:
+                    folder.sweep(self.path)
+                try:
+                    return Wire(f"{self.path}/{self.pid}.sock", self._obey, self._gone)
+                except FileNotFoundError:  # the last of those that were here has just cleared up
+                    continue
         raise folder.NotPrivate(f"{self.path} vanishes again and again.")
 
     def _obey(self, client: Client, message: dict[str, Any]) -> None:

@@ -6,12 +6,17 @@ or could look into.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _MOST = 1 << 20
+_PATIENCE = 1.0  # seconds for another to be through; one that was stopped in the middle holds nobody up
 
 
 class NotPrivate(Exception):
@@ -92,11 +97,46 @@ def remove(path: str, *names: str) -> None:
             os.unlink(f"{path}/{name}")
         except OSError:
             pass
-    sweep(path, last=True)
+    with alone(path) as sure:
+        if sure:
+            sweep(path, last=True)
+
+
+@contextmanager
+def alone(path: str) -> Iterator[bool]:
+    """Nobody else comes to a job's folder meanwhile, or clears it up. False: that cannot be had."""
+    handle = -1
+    try:
+        handle = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        sure = _locked(handle)
+    except OSError:  # gone, or on a file system without locks
+        sure = False
+    try:
+        yield sure
+    finally:
+        if sure:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # said: a child that was forked meanwhile has it open too
+        if handle >= 0:
+            os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
 
 
 def sweep(path: str, *, last: bool = False) -> None:
-    """Remove what a job of the same name has left, if nobody else of it lives; ``last``: and its folder."""
+    """Remove what a job of the same name has left, if nobody else of it lives; ``last``: and its folder.
+
+    Only ``alone``: who comes between the look and the removal would lose its socket, and could not be reached.
+    """
     try:
         if inhabited(path):
             return
@@ -104,7 +144,7 @@ def sweep(path: str, *, last: bool = False) -> None:
             os.unlink(f"{path}/{name}")
         if last:
             os.rmdir(path)
-    except OSError:  # another rank does the same at the same time
+    except OSError:  # gone
         pass
 
 
