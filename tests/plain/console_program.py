@@ -59,7 +59,7 @@ def spin() -> str:
     breakranks.breakpoint("all")  # before
     if RANK == 1 and os.path.exists("wake"):
         blocked()
-    while not os.path.exists("end"):  # spin
+    while not os.access("end", os.F_OK):  # spin; in C: wherever it is stopped, it is in a line of this function
         turns += 1
         time.sleep(0.001)
     breakranks.breakpoint("all")  # behind
@@ -90,7 +90,7 @@ def counted() -> str:
 def passing() -> str:
     """Comes by a breakpoint again and again, until the file `end` is there."""
     turns = 0
-    while not os.path.exists("end"):
+    while not os.access("end", os.F_OK):
         turns += 1
         breakranks.breakpoint()  # passed
         if turns % 10 == 0:
