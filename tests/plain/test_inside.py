@@ -116,7 +116,8 @@ BUSY = "print('x')\nwhile True: pass"
 def test_every_version_answers(executable: str, code: str) -> None:
     with python(code, executable=executable) as process:
         for number in range(3):
-            assert echo(process.pid, number=number, text="a'\"\\\né")["threads"] == 2
+            # Its own and ours; where it does not get the GIL soon, a second of ours is sent, which then does nothing.
+            assert echo(process.pid, number=number, text="a'\"\\\né")["threads"] in (2, 3)
         assert process.poll() is None
 
 
