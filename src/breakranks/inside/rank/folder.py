@@ -108,7 +108,7 @@ def alone(path: str) -> Iterator[bool]:
     handle = -1
     try:
         handle = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        sure = _locked(handle)
+        sure = locked(handle, _PATIENCE)
     except OSError:  # gone, or on a file system without locks
         sure = False
     try:
@@ -120,16 +120,17 @@ def alone(path: str) -> Iterator[bool]:
             os.close(handle)
 
 
-def _locked(handle: int) -> bool:
-    until = time.monotonic() + _PATIENCE
+def locked(handle: int, seconds: float) -> bool:
+    """Lock an open file; False where that cannot be had in time."""
+    until = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        except BlockingIOError:
+        except OSError:
             if time.monotonic() > until:
                 return False
-            time.sleep(0.002)
+            time.sleep(0.0005)
 
 
 def sweep(path: str, *, last: bool = False) -> None:

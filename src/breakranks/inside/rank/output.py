@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import sys
@@ -93,16 +92,10 @@ def _lock() -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except (OSError, folder.NotPrivate):
         return -1
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-        except OSError:
-            if time.monotonic() > until:
-                os.close(handle)
-                return -1
-            time.sleep(0.0005)
+    if folder.locked(handle, _PATIENCE):
+        return handle
+    os.close(handle)
+    return -1
 
 
 def standard_error() -> list[int]:
