@@ -34,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.rigs.nodes import Nodes, Odd  # noqa: E402
+from tests.cluster.nodes import Nodes, Odd  # noqa: E402
 
 BIN = Path(sys.executable).parent
 BREAKRANKS, CLUSH = str(BIN / "breakranks"), str(BIN / "clush")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rigs.stalls import undisturbed
+from support.stalls import undisturbed
 
 from .running import BIN, FOREIGN, HERE, Launch, free_port, wait_for
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rigs.slurm import Slurm
-from rigs.stalls import undisturbed
+from cluster.slurm import Slurm
+from support.stalls import undisturbed
 
 from .running import BIN, FOREIGN, HERE, PYTHON, Launch, free_port, wait_for
 

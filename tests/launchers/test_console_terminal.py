@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plain.console_program import steps_total
-from plain.terminals import CTRL_C, PROGRAM, Place, line_of, source_of, wait_for
+from process.console_program import steps_total
+from process.terminals import CTRL_C, PROGRAM, Place, line_of, source_of, wait_for
 
 from .running import BIN, MARK, Launch, free_port
 

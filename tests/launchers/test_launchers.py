@@ -14,7 +14,7 @@ import pytest
 
 from breakranks.observe.table import read_table
 from breakranks.rankset import RankSet
-from rigs.slurm import Slurm
+from cluster.slurm import Slurm
 
 from .running import (
     BIN,

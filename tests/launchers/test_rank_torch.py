@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rigs.stalls import undisturbed
+from support.stalls import undisturbed
 
 from .running import BIN, HERE, Launch, free_port
 

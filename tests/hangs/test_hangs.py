@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rigs.stalls import undisturbed
+from support.stalls import undisturbed
 
 from .case import Case, ranks_of
 from .expected import BY_NAME, CASES

@@ -21,9 +21,9 @@ import pytest
 from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, UsageError
 from breakranks.jobs.targets import Hosts, parse_target
 from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan, slurm
-from rigs.nodes import Nodes
-from rigs.slurm import Slurm
-from rigs.stalls import undisturbed
+from cluster.nodes import Nodes
+from cluster.slurm import Slurm
+from support.stalls import undisturbed
 
 NONCE = "0123456789abcdef"
 STRANGE = ("a  b", "*", "$HOME", "`id`", "%h %n %%", "é!", "'\"\\", "")

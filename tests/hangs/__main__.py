@@ -1,4 +1,4 @@
-"""Keep one job of the zoo in its state, to try things on it: `python -m tests.zoo NAME`."""
+"""Keep one job of the zoo in its state, to try things on it: `python -m tests.hangs NAME`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .harness import ZooError, look, running
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.hangs", description=__doc__)
     parser.add_argument("name", nargs="*", help="the job; several: one after another, with --look")
     parser.add_argument("--list", action="store_true", help="the jobs, and what is expected of each")
     parser.add_argument("--look", action="store_true", help="print what py-spy and /proc show, and end it")
@@ -26,7 +26,7 @@ def main() -> int:
     failed = 0
     for name in options.name:
         if name not in BY_NAME:
-            print(f"no job {name!r} here; `python -m tests.zoo --list` has them all", file=sys.stderr)
+            print(f"no job {name!r} here; `python -m tests.hangs --list` has them all", file=sys.stderr)
             return 2
         try:
             with running(BY_NAME[name]) as job:

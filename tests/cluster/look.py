@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.stalls import undisturbed
+
 from .nodes import Nodes
-from .stalls import undisturbed
 
 BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
 WITHIN = 120.0

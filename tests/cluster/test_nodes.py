@@ -47,7 +47,7 @@ dist.destroy_process_group()
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rigs.nodes import Nodes
+from cluster.nodes import Nodes
 with Nodes(Path(sys.argv[1]), ssh=True) as nodes:
     process = nodes["n1"].popen(["sleep", "1000"])
     print(nodes.link, process.pid_here, process.pid, *(host.pid for host in nodes), nodes._switch, flush=True)
