@@ -18,6 +18,15 @@ _STALL = 1.5  # seconds without a beat
 
 T = TypeVar("T")
 
+_repetitions: list[str] = []
+
+
+def take_repetitions() -> list[str]:
+    """What was asked again since the last call, for the report of the test."""
+    taken = _repetitions.copy()
+    _repetitions.clear()
+    return taken
+
 
 class Pulse:
     """A thread that runs and writes to the disk again and again. ``stopped`` if it could not for a while."""
@@ -25,7 +34,7 @@ class Pulse:
     def __init__(self) -> None:
         self._over = threading.Event()
         self._last = time.monotonic()
-        self._stopped = False
+        self.longest = 0.0
         self._thread = threading.Thread(target=self._beat, daemon=True, name="pulse")
 
     def __enter__(self) -> Pulse:
@@ -38,7 +47,8 @@ class Pulse:
 
     @property
     def stopped(self) -> bool:
-        return self._stopped or (not self._over.is_set() and time.monotonic() - self._last > _STALL)
+        since = 0.0 if self._over.is_set() else time.monotonic() - self._last
+        return max(self.longest, since) > _STALL
 
     def _beat(self) -> None:
         with tempfile.TemporaryFile() as file:
@@ -46,7 +56,7 @@ class Pulse:
                 os.pwrite(file.fileno(), b"x", 0)
                 os.fsync(file.fileno())
                 now = time.monotonic()
-                self._stopped |= now - self._last > _STALL
+                self.longest = max(self.longest, now - self._last)
                 self._last = now
 
 
@@ -58,7 +68,10 @@ def undisturbed(ask: Callable[[], T], tries: int = 4) -> T:
                 answer = ask()
                 if not pulse.stopped:
                     return answer
-            except Exception:
+                seen = "answered"
+            except Exception as error:
                 if not pulse.stopped:
                     raise
+                seen = f"failed, {type(error).__name__}"
+        _repetitions.append(f"{seen}; longest stall {pulse.longest:.1f} s")
     return ask()

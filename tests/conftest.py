@@ -1,0 +1,79 @@
+"""What holds for every test: which lane it runs in, what is printed of it when it fails, what is summed up at the end."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from support import evidence, stalls
+
+TESTS = Path(__file__).parent
+# A machine that stands still for a moment is no fault of the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# Folders whose tests share a rig, and so a lane; folders whose tests share nothing. Elsewhere a file stays together.
+ONE_LANE = ("cluster",)
+TEST_BY_TEST = ("hangs", "stress")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", dest="every_job", help="run every live job, not one of each kind")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say which tests stay together where there are two lanes."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder not in TEST_BY_TEST:
+            item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_LANE else item.path.stem))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Add what was seen of the test's processes and folder to the report of a failure, and how often it was repeated."""
+    report = yield
+    report.user_properties += [("repeated", words) for words in stalls.take_repetitions()]
+    kept = evidence.take()
+    if report.failed and call.excinfo is not None:
+        if kept:
+            report.sections.append(("processes that the test ended", kept))
+        if living := evidence.living():
+            report.sections.append(("processes that live", evidence.of_processes(living)))
+        folder = getattr(item, "funcargs", {}).get("tmp_path")
+        if folder is not None and folder.exists():
+            report.sections.append((f"folder {folder}", evidence.of_folder(folder)))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nothing may outlive the tests of a lane."""
+    if os.environ.get("BREAKRANKS_TEST_LANE") and (left := evidence.living()):
+        print(f"left behind:\n{evidence.of_processes(left)}", flush=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Seconds by folder, and what was repeated because the machine stood still."""
+    seconds: Counter[str] = Counter()
+    repeated: Counter[tuple[str, str]] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.removeprefix("tests/").partition("/")[0]] += report.duration
+                if report.when == "call":
+                    for name, words in report.user_properties:
+                        if name == "repeated":
+                            repeated[report.nodeid, words] += 1
+    terminalreporter.section("seconds by folder")
+    for folder, count in seconds.most_common():
+        terminalreporter.line(f"{count:8.1f} {folder}")
+    terminalreporter.section(f"repeated because the machine stood still: {sum(repeated.values())}")
+    for (test, words), times in repeated.items():
+        terminalreporter.line(f"{times} times {test}: {words}")

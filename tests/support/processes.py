@@ -1,0 +1,108 @@
+"""One manager for all processes that tests start: each ends with its test, and is shown where the test fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import evidence
+from .waiting import DEADLINE_SECONDS, POLL_SECONDS
+
+# What a surrounding job, shell or person may have left; a test's processes must not inherit it.
+FOREIGN = (
+    *("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "ACCELERATE"),
+    "BREAKRANKS_",
+)
+MARK = "BREAKRANKS_TEST_PROCESSES"
+
+
+def inherited() -> dict[str, str]:
+    """Our own environment, without what would make a job of the test part of another."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+
+def defaults_for_signals() -> None:
+    """Whoever runs the tests may ignore signals, in the background or under nohup; children would inherit that."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process still runs or could: a zombie has exited."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Processes:
+    """The processes of one test. All carry a mark in their environment, so that orphans are found and ended too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[Any]] = []
+        self.mark = uuid.uuid4().hex
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, GeneratorExit):
+            evidence.keep(self.seen())
+        self.end()
+
+    def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What a process of this test has for its environment."""
+        return {**inherited(), **(more or {})}
+
+    def start(self, command: Sequence[str], env: Mapping[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
+        """Start a command in the test's folder; ``env`` is added to its environment, ``how`` goes to Popen."""
+        how = {"cwd": self.folder, "preexec_fn": defaults_for_signals, **how}
+        process = subprocess.Popen(command, env={**self.environ(env), MARK: self.mark}, **how)
+        self.started.append(process)
+        return process
+
+    def living(self) -> list[int]:
+        """Every living process of this test, also of those that have lost their parent."""
+        marked = f"{MARK}={self.mark}".encode()
+        found = {process.pid for process in self.started if process.poll() is None}
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    with open(f"/proc/{name}/environ", "rb") as file:
+                        if marked in file.read().split(b"\0"):
+                            found.add(int(name))
+                except OSError:
+                    continue
+        return sorted(pid for pid in found if alive(pid))
+
+    def seen(self) -> str:
+        """What can be seen of them now."""
+        ended = [f"-- ended with {one.returncode}: {one.args}" for one in self.started if one.poll() is not None]
+        return "\n".join([*ended, evidence.of_processes(self.living()), evidence.of_folder(self.folder)])
+
+    def end(self) -> None:
+        """End them by pid until none is left: pools and launchers replace what dies."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while left := self.living():
+            for pid in left:
+                for number in (signal.SIGKILL, signal.SIGCONT):
+                    try:
+                        os.kill(pid, number)
+                    except ProcessLookupError:
+                        pass
+            if time.monotonic() > deadline:
+                raise AssertionError(f"could not end {left}\n{evidence.of_processes(left)}")
+            time.sleep(POLL_SECONDS)
+        for process in self.started:
+            process.wait(DEADLINE_SECONDS)

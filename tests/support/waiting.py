@@ -1,0 +1,44 @@
+"""Waiting for what must come, and ports that are free."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+# Where things work it costs nothing, and machines stand still for half a minute at times.
+DEADLINE_SECONDS = 120.0
+POLL_SECONDS = 0.02
+
+# Below what the kernel hands out for outgoing connections, so that none of those takes one first.
+FIRST_PORT, PORTS_PER_LANE = 20000, 6000
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, condition: Callable[[], T | None], deadline: float = DEADLINE_SECONDS) -> T:
+    """The first true answer of ``condition``; fails with ``what`` after the deadline."""
+    end = time.monotonic() + deadline
+    while True:
+        late = time.monotonic() > end  # read before the question, so that the last answer counts
+        if answer := condition():
+            return answer
+        if late:
+            raise AssertionError(f"after {deadline:.0f} s still not: {what}")
+        time.sleep(POLL_SECONDS)
+
+
+def free_port() -> int:
+    """A TCP port that is free on all addresses, from a range that is this lane's alone."""
+    lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2
+    while True:
+        port = FIRST_PORT + lane * PORTS_PER_LANE + random.SystemRandom().randrange(PORTS_PER_LANE)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
