@@ -1,4 +1,4 @@
-"""What holds for every test: which lane it runs in, what is printed of it when it fails, what is summed up at the end."""
+"""What holds for every test: its lane, what is printed of it when it fails, what is summed up at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Add what was seen of the test's processes and folder to the report of a failure, and how often it was repeated."""
+    """Add to a report how often the test was repeated, and to a failure what is seen of its processes and folder."""
     report = yield
     report.user_properties += [("repeated", words) for words in stalls.take_repetitions()]
     kept = evidence.take()
