@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -52,10 +51,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+# What outlived the tests of a lane, as the lane said it at its end.
+_left_behind: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    _left_behind.append(getattr(node, "workeroutput", {}).get("left", ""))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Nothing may outlive the tests of a lane."""
-    if os.environ.get("BREAKRANKS_TEST_LANE") and (left := evidence.living()):
-        print(f"left behind:\n{evidence.of_processes(left)}", flush=True)
+    """Nothing may outlive the tests of a lane: it fails them."""
+    if hasattr(session.config, "workeroutput"):  # in a lane
+        session.config.workeroutput["left"] = evidence.of_processes(evidence.living())
+    elif any(_left_behind):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -71,6 +80,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                     for name, words in report.user_properties:
                         if name == "repeated":
                             repeated[report.nodeid, words] += 1
+    for words in filter(None, _left_behind):
+        terminalreporter.section("left behind by the tests of a lane", red=True)
+        terminalreporter.line(words)
     terminalreporter.section("seconds by folder")
     for folder, count in seconds.most_common():
         terminalreporter.line(f"{count:8.1f} {folder}")
