@@ -7,7 +7,6 @@ names it sees, it runs from ``python -c``.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -173,17 +172,10 @@ def beginning(host: str) -> str:
     return f"breakranks-{os.geteuid()}-{host}-"
 
 
-def is_ours(name: str, host: str) -> bool:
-    if name.startswith(beginning(host)):
-        return True
-    nonce = name.removeprefix(f"breakranks-{os.geteuid()}-")  # of a pipe
-    return nonce != name and len(nonce) == 16 and not nonce.strip("0123456789abcdef")
-
-
 def sweep(place: str, host: str) -> None:
     """Remove folders whose agent and janitor were both killed."""
     try:
-        names = [name for name in os.listdir(place) if is_ours(name, host)]
+        names = [name for name in os.listdir(place) if name.startswith(beginning(host))]
     except OSError:
         return
     for name in names:
@@ -364,54 +356,16 @@ def checked(files: dict[str, bytes], sums: dict[str, str]) -> dict[str, bytes]:
     return {name: files[name] for name in sums}
 
 
-def open_fifo(nonce: str, host: str, janitor: Janitor) -> tuple[int, str]:
-    """A pipe with a name, for carriers that cannot send anything to our input; and its folder."""
-    named = os.environ.get("TMPDIR", "")
-    what = ""
-    for place in (named, "/tmp"):
-        if not (place.startswith("/") and is_safe(place)):
-            continue
-        sweep(place, host)
-        folder = f"{place}/breakranks-{os.geteuid()}-{nonce}"
-        try:
-            make_folder(folder, janitor)
-            return make_fifo(folder), folder
-        except OSError as error:
-            reason = "it is there already" if error.errno == errno.EEXIST else error.strerror
-            what += f"; {folder}: {reason}"
-    raise Refused(f"cannot make a pipe{what}")
-
-
-def make_fifo(folder: str) -> int:
-    path = f"{folder}/in"
-    os.mkfifo(path, 0o600)
-    caller = int(os.environ.get("SUDO_UID", "-1"))
-    if os.geteuid() == 0 and caller > 0:
-        # What is sent comes from the one who called sudo.
-        os.chown(path, caller, -1)
-        os.chmod(folder, 0o711)
-    # For writing too: so there is always a writer, and the end of one is not the end of the input.
-    return os.open(path, os.O_RDWR)
-
-
-def settle(inp: int, talk: Talk, options: Options, here: bool) -> int:
-    """``here``: breakranks is installed, and it is only about the pipe."""
+def settle(inp: int, talk: Talk, options: Options) -> int:
     us = os.getpid()
-    folders: list[str] = []
+    shipped = ""
     try:
         janitor = Janitor()
-        if options.fifo:
-            inp, folder = open_fifo(options.nonce, talk.host, janitor)
-            folders.append(folder)
-            talk.say(stage="fifo", path=f"{folder}/in")
-        if here:
-            return agent(inp, talk, options)
         ear = Ear(inp, options.nonce, talk.host, options.patience)
         files = receive(ear, talk)
         if not files:
             return 0
         shipped = store(files, talk.host, janitor)
-        folders.append(shipped)
         library = f"{shipped}/lib" if shipped else in_memory(files[_PACKAGE])
         use(library, f"{shipped}/bin" if shipped else "")
         files.clear()
@@ -420,7 +374,5 @@ def settle(inp: int, talk: Talk, options: Options, here: bool) -> int:
         talk.say(stage="failed", what=str(error))
         return 1
     finally:
-        if os.getpid() == us:  # and not a copy that the agent has made of itself
-            for folder in folders:
-                if folder:
-                    remove(folder)
+        if shipped and os.getpid() == us:  # and not a copy that the agent has made of itself
+            remove(shipped)

@@ -19,7 +19,7 @@ def plan_command(where: str, template: str, remote: Remote) -> Plan:
     hosts = hosts_of(where, "exec")
     words = shlex.split(template)
     need(words[0], "It is the first word of the template; write its whole path if it is not in PATH.")
-    command = remote(PIECE, False)
+    command = remote(PIECE)
     carriers = (Carrier(hosts=(host,), argv=argv_of(words, host, command), piece=PIECE) for host in hosts)
     return Plan(name=f"exec:{template}@{where}", hosts=hosts, carriers=tuple(carriers))
 
