@@ -1,7 +1,7 @@
 """The part of stage one that receives an agent where there is none, and leaves nothing of it behind.
 
 All of it is received and checked in memory. Then it is written into a folder that only we can read, and a janitor,
-a process of its own, removes that folder when the agent has ended, even by ``kill -9``. Like :mod:`arrive`, whose
+the parent of the agent, removes that folder when the agent has ended, even by ``kill -9``. Like :mod:`arrive`, whose
 names it sees, it runs from ``python -c``.
 """
 
@@ -93,42 +93,45 @@ class Ear:
 
 
 class Janitor:
-    """Removes folders of ours when this process has ended, however it ended.
+    """Removes folders of ours when the agent has ended, however it ended.
 
-    It is a shell, with an environment of its own: a Python with ours could be taken for a rank of the job.
+    This process becomes the janitor, and a child of it goes on as the agent. An orphan would become a child of pid 1,
+    which in a container may be a rank, and that waits for no children.
     """
-
-    _SCRIPT = 'while IFS= read -r x; do set -- "$@" "$x"; done; test $# -eq 0 || exec rm -rf -- "$@"'
 
     def __init__(self) -> None:
         watched, self._held = os.pipe()
-        child = os.fork()
-        if child:
+        agent = os.fork()
+        if not agent:
             os.close(watched)
-            os.waitpid(child, 0)
             return
+        status = 1
         try:
-            # Not our child: the agent shall have none that it did not start.
-            if os.fork() == 0:
-                self._become(watched)
+            os.close(self._held)
+            status = self._clear_after(agent, watched)
         finally:
-            os._exit(0)
+            os._exit(status)
 
     def keep(self, folder: str) -> None:
         os.write(self._held, os.fsencode(folder) + b"\n")
 
-    def _become(self, watched: int) -> None:
+    def _clear_after(self, agent: int, watched: int) -> int:
+        """The exit status of the agent, as a shell gives it."""
         import signal
 
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        os.setsid()
-        # Whoever waits for the end of our output must not wait for this process.
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd, instead in ((0, watched), (1, null), (2, null)):
-            os.dup2(instead, fd)
-        path = os.environ.get("PATH", os.defpath)
-        os.execve(shutil.which("sh") or "/bin/sh", ["breakranks-janitor", "-c", self._SCRIPT], {"PATH": path})
+        try:
+            os.setsid()  # a signal to the group of the agent is not for us
+        except PermissionError:  # the group is ours
+            pass
+        with open(watched, "rb") as told:
+            folders = told.read().splitlines()
+        _, status = os.waitpid(agent, 0)
+        for folder in folders:
+            remove(os.fsdecode(folder))
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
 
 
 def is_own(folder: str) -> bool:
@@ -357,8 +360,6 @@ def checked(files: dict[str, bytes], sums: dict[str, str]) -> dict[str, bytes]:
 
 
 def settle(inp: int, talk: Talk, options: Options) -> int:
-    us = os.getpid()
-    shipped = ""
     try:
         janitor = Janitor()
         ear = Ear(inp, options.nonce, talk.host, options.patience)
@@ -373,6 +374,3 @@ def settle(inp: int, talk: Talk, options: Options) -> int:
     except Refused as error:
         talk.say(stage="failed", what=str(error))
         return 1
-    finally:
-        if shipped and os.getpid() == us:  # and not a copy that the agent has made of itself
-            remove(shipped)
