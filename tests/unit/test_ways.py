@@ -254,6 +254,13 @@ def test_a_template_becomes_words(template: str, expected: tuple[str, ...]) -> N
     assert made("exec", "c1", template).carriers == (Carrier(hosts=("c1",), argv=expected, piece=48_000),)
 
 
+@pytest.mark.parametrize("template", ["docker exec -it", "/usr/bin/podman exec -t {host}", "wrapper --tty {host}"])
+def test_a_template_with_a_terminal_is_refused(template: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        made("exec", "c1", template)
+    assert "terminal" in caught.value.message and "exec -i" in caught.value.help
+
+
 def test_a_program_that_is_not_here() -> None:
     with pytest.raises(UsageError) as caught:
         made("exec", "c1", "no-such-program-here {host}")
@@ -414,6 +421,16 @@ SAID = [
     ("ssh", -9, "", "failed", "signal 9"),
     ("ssh", 0, "Welcome!\n", "failed", "Welcome!"),
     ("ssh", 3, "x\n", "failed", "status 3: x"),
+    ("exec", 137, "", "failed", "signal 9"),
+    ("exec", 255, "", "failed", "status 255"),
+    ("exec", 0, "", "failed", "pass standard input on"),
+    (
+        "exec",
+        255,
+        "Error: can only create exec sessions on running containers: container state improper\n",
+        "unreachable",
+        "does not run",
+    ),
     ("pdsh", 255, "ssh: connect to host 10.1.2.3 port 22: Connection timed out\n", "unreachable", "10.1.2.3"),
     ("pdsh", 255, "", "unreachable", "PDSH_RCMD_TYPE=ssh pdsh -S -w n3"),
     ("slurm", 1, "srun: error: Unable to create step for job 11: Access/permission denied\n", "refused", "sudo -u"),

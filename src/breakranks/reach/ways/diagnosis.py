@@ -1,6 +1,6 @@
 """Why a host was not reached: what ssh, srun, mpirun and others say, as a cause and a remedy.
 
-The messages are those of OpenSSH 9.2, Slurm 22.05, Open MPI 4.1, docker 28 and kubectl 1.32.
+The messages are those of OpenSSH 9.2, Slurm 22.05, Open MPI 4.1, docker 28, podman 4.3 and kubectl 1.32.
 The table is read from above, and the first row that fits is the answer: what ssh says comes before what the
 program says that ran it. ``(?P<it>…)`` in a pattern is ``{it}`` in the texts.
 """
@@ -213,14 +213,14 @@ ROWS = (
         r"(?i:no such container|pods? \"[^\"]+\" not found|container not found|no container with name)",
         "unreachable",
         "there is no such container",
-        "List them: docker ps, kubectl get pods",
+        "List them: docker ps, podman ps, kubectl get pods",
         ("exec",),
     ),
     Row(
-        r"(?i:is not running|completed pod|container .*(?:stopped|exited|paused))",
+        r"(?i:is not running|only create exec sessions on running|completed pod|container .*(?:stopped|exited|paused))",
         "unreachable",
         "the container does not run",
-        "List them: docker ps -a, kubectl get pods",
+        "List them: docker ps -a, podman ps -a, kubectl get pods",
         ("exec",),
     ),
     Row(
@@ -267,12 +267,13 @@ ROWS = (
 
 _STRANGE = re.compile(r"[^\n\x20-\x7e\u00a0-\ud7ff\ue000-\uffff]")
 _NOISE = re.compile(r"lacks support for cpu binding|Permanently added|^-+$|^\s*$|^sending |Check SLURM_JOB_ID")
+_SIGNALS = 64  # the highest; a status of 255 is an error of the command itself
 _TRIES = {
     "ssh": _BY_HAND,
     "pdsh": "Try it by hand: PDSH_RCMD_TYPE=ssh pdsh -S -w {login} true",
     "slurm": "Try it by hand: srun --jobid JOBID --overlap -w {bare} -N1 -n1 true",
     "mpi": "Try it by hand: mpirun --host {bare} -np 1 hostname",
-    "exec": "Try the command of the template by hand, with `true` at its end",
+    "exec": "Does the command pass standard input on (docker exec -i), without a terminal (-t)? Try it by hand: … cat",
 }
 
 
@@ -331,6 +332,8 @@ def _by_status(scheme: str, status: int | None, text: str, by_hand: str) -> Lost
             return Lost(kind="unreachable", what=f"ssh failed{last or ' and does not say why'}", remedy=by_hand)
         case 0:
             what = f"it ended at once, without a word of ours{last}"
-            return Lost(kind="failed", what=what, remedy=f"A login script there may end the shell. {by_hand}")
-    how = f"was killed by signal {abs(status) % 128}" if status < 0 or status > 128 else f"ended with status {status}"
+            login = "" if scheme == "exec" else "A login script there may end the shell. "
+            return Lost(kind="failed", what=what, remedy=login + by_hand)
+    signal = -status if status < 0 else status - 128
+    how = f"was killed by signal {signal}" if 0 < signal <= _SIGNALS else f"ended with status {status}"
     return Lost(kind="failed", what=f"what was started there {how}{last}", remedy=by_hand)
