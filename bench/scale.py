@@ -6,7 +6,7 @@ machine with pipes of its own, that serve made-up evidence of eight ranks (``sca
 time is an upper bound. What 1,000 and 10,000 hosts would cost follows from the cost a host at the largest number that
 was measured; "growth" says whether that may be done: 1 is with the hosts, 2 with their square.
 
-Recorded: what 1,000 and 10,000 such hosts send, played by one process to the same controller, as srun and pdsh carry
+Recorded: what 1,000 and 10,000 such hosts send, played by one process to the same controller, as srun carries
 all hosts. There are no agents then, so wall time tells something, and nothing is extrapolated.
 
 Every number of hosts is measured in a process of its own, so that its peak of memory is its own.
@@ -228,7 +228,7 @@ class Recording:
 
 
 def recorded(recording: Recording) -> Result:
-    """The same as :func:`live`, but one carrier for all hosts, as srun and pdsh are, which plays a recording."""
+    """The same as :func:`live`, but one carrier for all hosts, as srun is, which plays a recording."""
     relax_collector()
     hosts = tuple(f"h{host}" for host in range(1, recording.hosts + 1))
     argv = (sys.executable, str(AGENT), "--play", str(recording.folder), NONCE, str(recording.hosts))

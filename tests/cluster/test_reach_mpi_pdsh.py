@@ -13,10 +13,10 @@ import pytest
 from ClusterShell.NodeSet import NodeSet
 
 from . import commands
-from .launch import Job, under_mpirun
+from .launch import Job, by_hand, under_mpirun
 from .look import Looker
 from .nodes import MACHINE, Nodes, Odd
-from .transports import hostfile
+from .transports import hostfile, pdsh_environment
 from .watch import leaves_nothing
 
 OF_RANKS = "/tmp/breakranks-0"
@@ -26,7 +26,7 @@ WAYS = ("mpi", "pdsh", "exec")
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     odd = {"n2": Odd(bashrc='echo "Welcome to $(hostname)"\n'), "n4": Odd(refuses=True)}
-    with Nodes(tmp_path_factory.mktemp("nodes"), 4, ssh=True, odd=odd) as running:
+    with Nodes(tmp_path_factory.mktemp("nodes"), 6, ssh=True, odd=odd) as running:
         yield running
 
 
@@ -65,6 +65,21 @@ def test_command(command: str, way: str, job: Job, nodes: Nodes) -> None:
 
 def test_a_stopped_rank(nodes: Nodes, job: Job) -> None:
     commands.stopped_rank(by("mpi", nodes, "n1", "n2", "n3"), job)
+
+
+def test_pdsh_to_hosts_without_breakranks(nodes: Nodes, tmp_path: Path) -> None:
+    """GIVEN hosts that have only the Python of their system, and a pdsh that knows them WHEN asked THEN they answer."""
+    names = ["n5", "n6"]
+    (tmp_path / "hosts").write_text("n[5-6]\n")
+    with by_hand(nodes, names, "plain", "1", python="/usr/bin/python3"):
+        for name in names:
+            nodes[name].hide_our_python()
+        look = Looker(nodes.folder, ("pdsh:",), {**pdsh_environment(nodes), "WCOLL": str(tmp_path / "hosts")})
+        with leaves_nothing(nodes):
+            answer = look("stacks", "--json", "--deadline=20", status=0).json
+    assert (answer["job"]["hosts"], answer["job"]["ranks"], answer["job"]["lost_hosts"]) == ("n[5-6]", "0-1", [])
+    functions = {one["ranks"]: {frame["function"] for frame in one["frames"]} for one in answer["classes"]}
+    assert "gather" in functions["0"] and "load_batch" in functions["1"]
 
 
 def lost_of(answer: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,62 +19,41 @@ import pytest
 
 from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, UsageError
 from breakranks.jobs.targets import Hosts, parse_target
-from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan, slurm
+from breakranks.reach.ways import Carrier, Options, Plan, diagnose, plan, slurm
+from breakranks.reach.ways.pdsh import ssh_words
 from cluster.nodes import Nodes
 from cluster.slurm import Slurm
-from support.stalls import undisturbed
 
 NONCE = "0123456789abcdef"
 STRANGE = ("a  b", "*", "$HOME", "`id`", "%h %n %%", "é!", "'\"\\", "")
 
 # Says who and where it is, and what it was given; then echoes each line that it hears, by its length and sum.
-# With a number, it first sends so many long lines, in odd portions. In mode "fifo" it hears through a fifo.
+# With a number, it first sends so many long lines, in odd portions.
 AGENT = r"""
-import hashlib, json, os, select, sys
-mode, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+import hashlib, json, os, sys
+count, size = int(sys.argv[1]), int(sys.argv[2])
 def say(**what):
     os.write(1, b"@br1 " + json.dumps(dict(what, host=os.uname().nodename)).encode() + b"\n")
-say(pid=os.getpid(), words=sys.argv[4:])
+say(pid=os.getpid(), words=sys.argv[3:])
 for number in range(count):
     line = b"@br1 " + json.dumps({"host": os.uname().nodename, "number": number}).encode()
     line += b" " * (size - len(line) - 1) + b"\n"
     cut = number * 7919 % size
     os.write(1, line[:cut]); os.write(1, line[cut:])
-def answer(heard):
-    rest = b""
-    while True:
-        ready, _, _ = select.select(heard, [], [])
-        data = os.read(ready[0], 65536)
-        if not data:
-            return
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            say(length=len(line), sum=hashlib.md5(line).hexdigest())
-if mode == "fifo":
-    folder = "/tmp/breakranks-%d-NONCE" % os.getuid()
-    os.mkdir(folder, 0o700)
-    try:
-        os.mkfifo(folder + "/in", 0o600)
-        heard = [0, os.open(folder + "/in", os.O_RDWR)]
-        say(fifo=1)
-        answer(heard)
-    finally:
-        os.unlink(folder + "/in"); os.rmdir(folder)
-else:
-    answer([0])
-""".replace("NONCE", NONCE)
+rest = b""
+while data := os.read(0, 65536):
+    *lines, rest = (rest + data).split(b"\n")
+    for line in lines:
+        say(length=len(line), sum=hashlib.md5(line).hexdigest())
+"""
 
 
-def agent(count: int = 0, size: int = 900) -> Callable[[int, bool], tuple[str, ...]]:
-    def remote(piece: int, fifo: bool) -> tuple[str, ...]:
-        mode = "fifo" if fifo else "stdin"
-        return (sys.executable, "-S", "-c", AGENT, mode, str(count), str(size), *STRANGE)
-
-    return remote
+def agent(count: int = 0, size: int = 900) -> Callable[[int], tuple[str, ...]]:
+    return lambda piece: (sys.executable, "-S", "-c", AGENT, str(count), str(size), *STRANGE)
 
 
-def shell(command: str) -> Callable[[int, bool], tuple[str, ...]]:
-    return lambda piece, fifo: ("sh", "-c", command)
+def shell(command: str) -> Callable[[int], tuple[str, ...]]:
+    return lambda piece: ("sh", "-c", command)
 
 
 @pytest.fixture(scope="module")
@@ -262,154 +240,58 @@ def test_ssh_to_a_host_that_is_cut_off_and_to_one_without_python(nodes: Nodes, o
     assert diagnose("ssh", "n1", status, said).kind == "no-python", said
 
 
-# --- ClusterShell's tree -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tree(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    """A site with a topology: this machine to n1, and that to the others."""
-    pytest.importorskip("ClusterShell")
-    machine = os.uname().nodename.partition(".")[0]
-    (tmp_path / "topology.conf").write_text(f"[routes]\n{machine}: n1\nn1: n[2-3]\n")
-    monkeypatch.setenv("CLUSTERSHELL_CFGDIR", str(tmp_path))
-    monkeypatch.setenv("CLUSTERSHELL_GW_PYTHON_EXECUTABLE", sys.executable)
-    return Options(ssh_config=str(nodes.ssh_config), deadline=60.0, fanout=1)
-
-
-def test_many_hosts_through_a_tree(
-    nodes: Nodes, tree: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ClusterShell.py").write_text("raise ImportError('of a stranger')")
-    monkeypatch.chdir(tmp_path)  # where somebody else may have put files
-    count, size = 100, 16_100
-    made = plan(parse_target("ssh:n[2-3]"), tree, agent(count, size))
-    (carrier,) = made.carriers
-    assert carrier.hosts == made.hosts == ("n2", "n3")
-    with talk(carrier) as one:
-        numbers: dict[object, list[object]] = {host: [] for host in carrier.hosts}
-        pids: dict[str, object] = {}
-        while len(pids) < 2 or any(len(found) < count for found in numbers.values()):
-            said = one.hear()
-            assert said["before"] == f"{said['host']}: "
-            if "pid" in said:
-                pids[str(said["host"])] = said["pid"]
-                assert said["words"] == list(STRANGE)
-            else:
-                numbers[said["host"]].append(said["number"])
-        assert all(found == list(range(count)) for found in numbers.values())
-        sent = lines_of(16_000, 100)
-        one.send(b"".join(line + b"\n" for line in sent))
-        sums: dict[object, list[object]] = {host: [] for host in carrier.hosts}
-        while any(len(found) < len(sent) for found in sums.values()):
-            said = one.hear()
-            sums[said["host"]].append(said["sum"])
-        assert all(found == [summed(line) for line in sent] for found in sums.values())
-        one.process.kill()
-        for host, pid in pids.items():
-            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
-    assert nodes["n1"].run(["sh", "-c", "ls /tmp/*.gw.log"]).returncode != 0
-
-
-def test_a_tree_whose_leaf_or_gateway_is_gone(nodes: Nodes, tree: Options) -> None:
-    soon = Options(ssh_config=tree.ssh_config, deadline=4.0, fanout=1)
-    made = plan(parse_target("ssh:n[2-3]"), soon, shell('[ "$(uname -n)" = n3 ] || exit 3'))
-    nodes.cut("n3")
-    try:
-        status, said = undisturbed(lambda: outcome(made.carriers[0]))
-        assert diagnose("ssh", "n3", status, said).kind == "unreachable", said
-        assert "no answer from" in diagnose("ssh", "n3", status, said).what
-        assert "status 3" in diagnose("ssh", "n2", status, said).what
-    finally:
-        nodes.heal("n3")
-    nodes.cut("n1")
-    try:
-        status, said = outcome(made.carriers[0])
-        for host in ("n2", "n3"):
-            assert "no gateway" in diagnose("ssh", host, status, said).what, said
-    finally:
-        nodes.heal("n1")
-
-
-def test_when_a_tree_is_taken(nodes: Nodes, tree: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def processes(target: str, fanout: int) -> int:
-        options = Options(ssh_config=tree.ssh_config, fanout=fanout)
-        return len(plan(parse_target(target), options, shell("true")).carriers)
-
-    assert processes("ssh:n[2-3]", 1) == 1
-    assert processes("ssh:n[2-3]", 2) == 2
-    assert processes("ssh:ann@n[2-3]", 1) == 2
-    monkeypatch.setenv("BREAKRANKS_TREE", "no")
-    assert processes("ssh:n[2-3]", 1) == 2
-    monkeypatch.delenv("BREAKRANKS_TREE")
-    (tmp_path / "topology.conf").write_text("[routes]\nanother: n1\nn1: n[2-3]\n")
-    assert processes("ssh:n[2-3]", 1) == 2
-
-
 # --- pdsh --------------------------------------------------------------------------------------------
 
 
-def test_pdsh_keeps_lines_whole_and_ends_what_it_started(nodes: Nodes, options: Options) -> None:
-    count, size = 300, 4100
-    made = plan(parse_target("pdsh:n[1-3]"), options, agent(count, size))
-    (carrier,) = made.carriers
-    with talk(carrier) as one:
-        numbers: dict[object, list[object]] = {}
-        pids: dict[str, object] = {}
-        while len(pids) < 3 or any(len(found) < count for found in numbers.values()) or len(numbers) < 3:
-            said = one.hear()
-            assert said["before"] == f"{said['host']}: "
-            if "pid" in said:
-                pids[str(said["host"])] = said["pid"]
-                assert said["words"] == list(STRANGE)
-            elif "number" in said:
-                numbers.setdefault(said["host"], []).append(said["number"])
-        assert all(found == list(range(count)) for found in numbers.values())
-        one.process.send_signal(signal.SIGKILL)
-        for host, pid in pids.items():
-            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
-
-
-def test_lines_go_inward_beside_pdsh(nodes: Nodes, options: Options) -> None:
+def test_pdsh(nodes: Nodes, options: Options) -> None:
     made = plan(parse_target("pdsh:n[1-2]"), options, agent())
-    (carrier,) = made.carriers
-    lines = [f"@br1 {NONCE} * {number} . {'%hA+/=' * 700}" for number in range(40)]
-    with talk(carrier) as one:
-        waiting = {"n1", "n2"}
-        while waiting:
-            said = one.hear()
-            if "fifo" in said:
-                waiting.remove(str(said["host"]))
-        commands = list(inward(carrier, lines))
-        assert len(commands) == 2
-        for argv in commands:
-            done = subprocess.run(argv, env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=90)
-            assert (done.returncode, done.stderr) == (0, "")
-        heard: dict[object, list[object]] = {"n1": [], "n2": []}
-        while any(len(found) < len(lines) for found in heard.values()):
-            said = one.hear()
-            heard[said["host"]].append(said["sum"])
-        assert all(found == [summed(line.encode()) for line in lines] for found in heard.values())
-    gone = ["test", "!", "-e", f"/tmp/breakranks-{os.getuid()}-{NONCE}"]
-    for host in ("n1", "n2"):
-        wait_for(lambda: nodes[host].run(gone).returncode == 0)  # noqa: B023
-    done = subprocess.run(commands[0], env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=90)
-    assert diagnose("pdsh", "n1", done.returncode, done.stderr).what == "its agent has ended"
+    assert made.hosts == ("n1", "n2")
+    check_conversation(made, nodes, 64_000)
 
 
-def test_what_pdsh_says_of_each_host(nodes: Nodes, options: Options) -> None:
-    made = plan(
-        parse_target("pdsh:n1,n2,no-such-host"), options, shell('[ "$(uname -n)" = n2 ] && exec python9; exit 3')
-    )
-    status, said = outcome(made.carriers[0])
-    assert diagnose("pdsh", "no-such-host", status, said).kind == "unreachable"
-    assert diagnose("pdsh", "n2", status, said).kind == "no-python"
-    assert "status 3" in diagnose("pdsh", "n1", status, said).what
+@pytest.mark.parametrize("where", ["n1", "ann@n1", "ann@n1,n2"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"PDSH_SSH_ARGS_APPEND": "-v  -oHostKeyAlias=%h.%u.%n%% -oControlPath=%p"},
+        {"PDSH_SSH_ARGS": "-q"},
+        {"PDSH_SSH_ARGS": "-q -p 22 %h.cluster", "PDSH_SSH_ARGS_APPEND": "-4"},
+        {"PDSH_SSH_ARGS": "-2 -a -x -l%u %h"},
+        {"PDSH_SSH_ARGS": "-l bob %u@%h sudo -n"},
+    ],
+)
+def test_the_words_for_ssh_are_those_of_pdsh(
+    settings: dict[str, str], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a ssh that writes down what it was told WHEN pdsh and breakranks start it THEN it is told the same."""
+    recorder = tmp_path / "ssh"
+    recorder.write_text(f'#!/bin/sh\nprintf "%s\\0" "$@" >"$(mktemp {tmp_path}/told.XXXXXX)"\n')
+    recorder.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    pdsh = subprocess.run(["pdsh", "-S", "-Rssh", "-w", where, "true"], capture_output=True, text=True, timeout=90)
+    assert (pdsh.returncode, pdsh.stderr) == (0, "")
+    told = sorted(file.read_text().split("\0")[1:-2] for file in tmp_path.glob("told.*"))  # after its -oConnectTimeout
+    default = [] if "PDSH_SSH_ARGS" in settings else ["-2", "-a", "-x"]
+    hosts = plan(parse_target(f"pdsh:{where}"), Options(), shell("true")).hosts
+    ours = sorted(list(ssh_words(host, where.split(",").index(host))) for host in hosts)
+    assert [[word for word in words if word not in default] for words in told] == ours
+
+
+def test_what_is_said_of_hosts_by_pdsh(nodes: Nodes, options: Options) -> None:
+    remote = shell('[ "$(uname -n)" = n2 ] && exec python9; exit 3')
+    made = plan(parse_target("pdsh:n1,n2,no-such-host"), options, remote)
+    lost = {one.hosts[0]: diagnose("pdsh", one.hosts[0], *outcome(one)) for one in made.carriers}
+    assert "status 3" in lost["n1"].what
+    assert (lost["n2"].kind, lost["no-such-host"].kind) == ("no-python", "unreachable")
 
 
 def test_hosts_that_pdsh_knows_itself(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hosts").write_text("n[1-2]\nm1\n")
+    (tmp_path / "hosts").write_text("n[1-2]\nann@m1\n")
     monkeypatch.setenv("WCOLL", str(tmp_path / "hosts"))
-    assert plan(parse_target("pdsh:"), options, shell("true")).hosts == ("m1", "n1", "n2")
+    assert plan(parse_target("pdsh:"), options, shell("true")).hosts == ("ann@m1", "n1", "n2")
     monkeypatch.delenv("WCOLL")
     with pytest.raises(UsageError, match="pdsh has no hosts of its own"):
         plan(parse_target("pdsh:"), options, shell("true"))

@@ -200,7 +200,7 @@ def test_passes_through_the_login_shell(shell: str, remotes: list[Remote]) -> No
 
 
 def test_no_word_has_anything_that_a_shell_takes_for_something_else() -> None:
-    for more in ({}, {"setup": "conda activate x", "sudo": True}, {"setup": "echo 'a' \\\n \"b\"! %h"}, {"fifo": True}):
+    for more in ({}, {"setup": "conda activate x", "sudo": True}, {"setup": "echo 'a' \\\n \"b\"! %h"}):
         words = remote_command(NONCE, **more)  # type: ignore[arg-type]
         assert words[:2] == ("sh", "-c")
         assert not set("\n'\\!%") & set("".join(words))
@@ -479,59 +479,6 @@ def test_sudo_is_asked_for_without_a_password(remotes: list[Remote], tmp_path: P
     assert refused.process.wait(DEADLINE) == 1
 
 
-# ---- the pipe with a name
-
-
-def test_a_pipe_can_take_the_place_of_the_input(bare: str, place: Path, remotes: list[Remote]) -> None:
-    remote = Remote(remote_command(NONCE, python=bare, fifo=True), environ=go_to(place))
-    remotes.append(remote)
-    path = remote.stage()["path"]
-    assert path == f"{place}/breakranks-{os.geteuid()}-{NONCE}/in"
-    assert stat.S_ISFIFO(os.stat(path).st_mode)
-    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
-    need = remote.stage()
-    remote.inp = os.open(path, os.O_WRONLY)
-    try:
-        remote.supply(need, tools=())
-        hello = remote.hello()
-    finally:
-        os.close(remote.inp)
-    assert hello.shipped
-    assert len(folders(place)) == 2
-    os.kill(hello.pid, signal.SIGKILL)
-    until(lambda: not folders(place), "both folders are removed")
-
-
-def test_a_pipe_of_installed_breakranks(place: Path, remotes: list[Remote]) -> None:
-    remote = Remote(remote_command(NONCE, fifo=True), environ=go_to(place))
-    remotes.append(remote)
-    assert remote.stage()["stage"] == "fifo"
-    hello = remote.hello()
-    assert not hello.shipped
-    os.kill(hello.pid, signal.SIGTERM)
-    until(lambda: not folders(place), "the folder is removed")
-
-
-@needs_mounts
-def test_a_pipe_is_never_somebody_elses(remotes: list[Remote]) -> None:
-    """GIVEN that its folder is there already, wherever it could be WHEN it is to be made THEN it is refused."""
-    name = f"breakranks-{os.geteuid()}-{NONCE}"
-    words = remote_command(NONCE, fifo=True)
-    script = f"mount -t tmpfs none /tmp && mkdir /tmp/{name}"
-    hidden = ("unshare", "-m", "sh", "-c", f'{script} && exec "$@"', "sh", *words)
-    own = Path("/var/tmp") / f"shipping-test-{os.getpid()}"
-    own.mkdir(mode=0o700)
-    try:
-        (own / name).mkdir()
-        remote = Remote(hidden, environ=go_to(own))
-        remotes.append(remote)
-        said = remote.stage()
-    finally:
-        shutil.rmtree(own)
-    assert said["stage"] == "failed"
-    assert "there already" in said["what"]
-
-
 # ---- disks
 
 
@@ -605,7 +552,6 @@ def left_over(place: Path, name: str, *, alive: bool = True) -> Path:
 def test_sweeps_what_dead_ones_left(place: Path) -> None:
     begin = settle.beginning(HOST)
     dead = left_over(place, f"{begin}1")
-    pipe = left_over(place, f"breakranks-{os.geteuid()}-{NONCE}")
     used = left_over(place, f"{begin}2")
     new = left_over(place, f"{begin}3", alive=False)
     old = left_over(place, f"{begin}4", alive=False)
@@ -615,7 +561,7 @@ def test_sweeps_what_dead_ones_left(place: Path) -> None:
     with open(used / "alive", "rb+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         settle.sweep(str(place), HOST)
-    assert [one.exists() for one in (dead, pipe, old)] == [False] * 3
+    assert [one.exists() for one in (dead, old)] == [False] * 2
     assert [one.exists() for one in (used, new, elsewhere, run)] == [True] * 4
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakranks.jobs.find import Found, FoundJob, StackOf, find_jobs
-from breakranks.jobs.launchers import LAUNCHERS, identities, is_helper, is_wrapper, launcher_of, program_names
+from breakranks.jobs.launchers import AGENT, LAUNCHERS, identities, is_helper, is_wrapper, launcher_of, program_names
 from breakranks.observe.table import Entry, Table
 
 SPAWNED = ("python", "-c", "from multiprocessing.spawn import spawn_main; …", "--multiprocessing-fork")
@@ -203,6 +203,17 @@ def test_we_are_no_rank_though_our_shell_has_the_variables(machine: Machine) -> 
     machine.own_pid = machine.add(shell, "python /opt/bin/breakranks why", hand_env(0, 1))
     machine.add(machine.own_pid, "python sampler.py", hand_env(0, 1))
     assert machine.find().jobs == ()
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_an_agent_in_a_container_is_no_rank_nor_is_what_it_starts(looks: bool, machine: Machine) -> None:
+    """The environment of `podman exec` has the variables of the rank; ``looks``: it is the agent that asks."""
+    rank = machine.add(1, "python train.py", hand_env(0, 1))
+    janitor = machine.add(machine.shell(1, env=hand_env(0, 1)), ("python3", "-c", f"{AGENT}[]"), hand_env(0, 1))
+    agent = machine.fork(janitor)
+    machine.add(agent, "python sampler.py", hand_env(0, 1))
+    machine.own_pid = agent if looks else 0
+    assert pids(machine.job()) == {0: rank}
 
 
 def test_a_rank_that_runs_us_is_a_rank(machine: Machine) -> None:

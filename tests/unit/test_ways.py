@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.jobs.targets import Hosts
-from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan
+from breakranks.reach.ways import Carrier, Options, Plan, diagnose, plan
 from breakranks.reach.ways.mpi import parse_hostfile, read_hostfile
 from breakranks.reach.ways.nodes import hosts_of, plain
 from breakranks.reach.ways.slurm import NodeState, grouped
@@ -51,8 +51,8 @@ HOSTILE = [
 ]
 
 
-def remote(piece: int, fifo: bool) -> tuple[str, ...]:
-    return ("sh", "-c", f"echo '%h' \"$1\" {piece} {fifo}", "breakranks", "a  *")
+def remote(piece: int) -> tuple[str, ...]:
+    return ("sh", "-c", f"echo '%h' \"$1\" {piece}", "breakranks", "a  *")
 
 
 def made(scheme: str, where: str, template: str = "", **options: object) -> Plan:
@@ -207,10 +207,10 @@ def test_ssh_has_one_process_a_host_and_nothing_reaches_a_shell_unquoted() -> No
     made_plan = made("ssh", "me@n[1-2]", deadline=20.0)
     assert made_plan.hosts == ("me@n1", "me@n2")
     first = made_plan.carriers[0]
-    assert (first.hosts, first.piece, first.inward) == (("me@n1",), 48_000, ())
+    assert (first.hosts, first.piece) == (("me@n1",), 48_000)
     assert first.argv[0] == "ssh" and "-oBatchMode=yes" in first.argv and "-oConnectTimeout=16" in first.argv
     assert first.argv[-3:-1] == ("--", "me@n1")
-    assert tuple(shlex.split(first.argv[-1])) == remote(48_000, False)
+    assert tuple(shlex.split(first.argv[-1])) == remote(48_000)
 
 
 def test_what_the_user_says_to_ssh_wins_save_for_what_we_must_have(tmp_path: Path) -> None:
@@ -244,14 +244,21 @@ def test_words_that_are_no_options_do_not_become_a_host(text: str) -> None:
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("echo exec -i {host} --", ("echo", "exec", "-i", "c1", "--", *remote(48_000, False))),
-        ("echo exec -i", ("echo", "exec", "-i", "c1", *remote(48_000, False))),
-        ("echo 'a  b' {host}", ("echo", "a  b", "c1", *remote(48_000, False))),
-        ("echo x-{host}.y {command} z", ("echo", "x-c1.y", shlex.join(remote(48_000, False)), "z")),
+        ("echo exec -i {host} --", ("echo", "exec", "-i", "c1", "--", *remote(48_000))),
+        ("echo exec -i", ("echo", "exec", "-i", "c1", *remote(48_000))),
+        ("echo 'a  b' {host}", ("echo", "a  b", "c1", *remote(48_000))),
+        ("echo x-{host}.y {command} z", ("echo", "x-c1.y", shlex.join(remote(48_000)), "z")),
     ],
 )
 def test_a_template_becomes_words(template: str, expected: tuple[str, ...]) -> None:
     assert made("exec", "c1", template).carriers == (Carrier(hosts=("c1",), argv=expected, piece=48_000),)
+
+
+@pytest.mark.parametrize("template", ["docker exec -it", "/usr/bin/podman exec -t {host}", "wrapper --tty {host}"])
+def test_a_template_with_a_terminal_is_refused(template: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        made("exec", "c1", template)
+    assert "terminal" in caught.value.message and "exec -i" in caught.value.help
 
 
 def test_a_program_that_is_not_here() -> None:
@@ -303,22 +310,31 @@ def test_files_that_are_not_of_hosts(tmp_path: Path, data: bytes | None, message
 # --- pdsh --------------------------------------------------------------------------------------------
 
 
-def fed(lines: list[str]) -> list[tuple[str, ...]]:
-    carrier = Carrier(hosts=("n1",), argv=("pdsh",), piece=3000, inward=("pdsh", "feed it"))
-    return list(inward(carrier, lines))
+def test_pdsh_goes_by_ssh_with_the_settings_of_pdsh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "-q -i key")
+    made_plan = made("pdsh", "ann@n[1-2]")
+    assert [carrier.hosts for carrier in made_plan.carriers] == [("ann@n1",), ("ann@n2",)]
+    argv = made_plan.carriers[1].argv
+    assert argv[0] == "ssh" and "-oBatchMode=yes" in argv
+    assert argv[-6:-1] == ("-q", "-i", "key", "-lann", "n2")
+    assert tuple(shlex.split(argv[-1])) == remote(48_000)
 
 
-def test_lines_go_inward_whole_quoted_and_in_order() -> None:
-    lines = [f"@br1 0123456789abcdef * {number} . {'%hA+/=' * 500}" for number in range(100)]
-    runs = fed(lines)
-    assert len(runs) > 1
-    assert all(sum(map(len, run)) + len(run) <= 101_000 for run in runs)
-    shell = [shlex.split(" ".join(run[2:]).replace("%%", "%")) for run in runs]
-    assert [word for words in shell for word in words] == lines
-
-
-def test_no_lines_are_no_run() -> None:
-    assert fed([]) == []
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PDSH_RCMD_TYPE", "rsh"),
+        ("PDSH_SSH_ARGS_APPEND", "-n"),
+        ("PDSH_SSH_ARGS_APPEND", "-q n9"),
+        ("PDSH_SSH_ARGS_APPEND", "-p"),
+        ("PDSH_SSH_ARGS", "-tt %h"),
+    ],
+)
+def test_settings_of_pdsh_that_leave_no_input(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError) as caught:
+        made("pdsh", "n1")
+    assert variable in caught.value.message and caught.value.help
 
 
 # --- Slurm -------------------------------------------------------------------------------------------
@@ -338,7 +354,7 @@ def test_nodes_share_an_srun_only_where_they_are_many_and_never_with_one_in_doub
 
 # --- causes ------------------------------------------------------------------------------------------
 
-# What the programs really said (OpenSSH 9.2, pdsh 2.34, Slurm 22.05, Open MPI 4.1): status, text, kind, words.
+# What the programs really said (OpenSSH 9.2, Slurm 22.05, Open MPI 4.1): status, text, kind, words.
 SAID = [
     ("ssh", 255, "ssh: Could not resolve hostname nosuch: Name or service not known\n", "unreachable", "nosuch"),
     ("ssh", 255, "ssh: connect to host 10.1.2.3 port 23: Connection refused\n", "refused", "10.1.2.3 port 23"),
@@ -405,24 +421,18 @@ SAID = [
     ("ssh", -9, "", "failed", "signal 9"),
     ("ssh", 0, "Welcome!\n", "failed", "Welcome!"),
     ("ssh", 3, "x\n", "failed", "status 3: x"),
+    ("exec", 137, "", "failed", "signal 9"),
+    ("exec", 255, "", "failed", "status 255"),
+    ("exec", 0, "", "failed", "pass standard input on"),
     (
-        "pdsh",
+        "exec",
         255,
-        "n1: me@n1: Permission denied (publickey).\nn3: ssh: connect to host 10.1.2.3 port 22: Connection timed out\n"
-        "pdsh@vm: n1: ssh exited with exit code 255\npdsh@vm: n3: ssh exited with exit code 255\n",
+        "Error: can only create exec sessions on running containers: container state improper\n",
         "unreachable",
-        "10.1.2.3",
+        "does not run",
     ),
-    (
-        "pdsh",
-        255,
-        "pdsh@vm: n1: ssh exited with exit code 255\npdsh@vm: n3: ssh exited with exit code 3\n",
-        "failed",
-        "3",
-    ),
-    ("pdsh", 1, 'No such rcmd module "foo"\n', "failed", "PDSH_RCMD_TYPE=ssh"),
-    ("pdsh", 1, 'pdsh@vm: gethostbyname("n3") failed\n', "unreachable", "n3"),
-    ("pdsh", 3, "n3: breakranks: nobody listens here\n", "failed", "ended"),
+    ("pdsh", 255, "ssh: connect to host 10.1.2.3 port 22: Connection timed out\n", "unreachable", "10.1.2.3"),
+    ("pdsh", 255, "", "unreachable", "PDSH_RCMD_TYPE=ssh pdsh -S -w n3"),
     ("slurm", 1, "srun: error: Unable to create step for job 11: Access/permission denied\n", "refused", "sudo -u"),
     ("slurm", 1, "srun: error: Unable to create step for job 1: Requested nodes are busy\n", "failed", "ssh:"),
     ("slurm", 1, "srun: error: Slurm job 3 has expired\nsrun: Check SLURM_JOB_ID environment v\n", "failed", "ended"),

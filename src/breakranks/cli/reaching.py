@@ -49,10 +49,8 @@ class Reaching:
             deadline=args.deadline,
         )
 
-        def remote(piece: int, fifo: bool) -> tuple[str, ...]:
-            return remote_command(
-                nonce, piece=piece, fifo=fifo, python=args.python, setup=args.setup, sudo=bool(args.sudo)
-            )
+        def remote(piece: int) -> tuple[str, ...]:
+            return remote_command(nonce, piece=piece, python=args.python, setup=args.setup, sudo=bool(args.sudo))
 
         # C frames need pystack, the largest part of what may have to travel; few commands read them.
         native = getattr(args, "native", False) or not getattr(args, "no_native", True)

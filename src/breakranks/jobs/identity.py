@@ -119,7 +119,7 @@ def _topmost(table: Table, known: Identities, entry: Entry, identity: Identity) 
             break
         if known.launcher(ancestor) is not None:
             return None  # the launcher of an inner job inherited an outer one's variables; so did this
-        if ancestor.pid == table.own_pid:
+        if ancestor.pid == table.own_pid or is_agent(table.command(ancestor.pid)):
             top = None  # we are no rank, though our shell's variables say so; nor is what has them from us
         elif _may_be_python(table, known, ancestor) and not is_wrapper(table.command(ancestor.pid)):
             top = ancestor

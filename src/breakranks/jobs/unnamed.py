@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from breakranks.jobs.launchers import RAY, SPAWN, is_spawned, launcher_of
+from breakranks.jobs.launchers import RAY, SPAWN, is_agent, is_spawned, launcher_of
 from breakranks.jobs.unseen import pids_text
 from breakranks.observe.table import Entry, Table, redact
 from breakranks.rankset import RankSet
@@ -58,7 +58,7 @@ def _families(table: Table, taken: Collection[int], suspects: Collection[int]) -
             for child in table.children(parent.pid)
             if (suspect or child.pid not in inside) and _may_be_rank(table, child, forked=not suspect)
         ]
-        if children:
+        if children and not is_agent(table.command(parent.pid)):
             found[parent.pid] = children
     # A rank may spawn data workers of its own: the family is the uppermost one.
     return {

@@ -23,7 +23,7 @@ import msgspec
 
 from breakranks import __version__
 from breakranks.reach.lines import ALL, MSGPACK, Reader, Writer
-from breakranks.reach.messages import PROTOCOL, Bye, Clock, Connect, Data, Failed, Hello, Ping, Report, Request, Shut
+from breakranks.reach.messages import PROTOCOL, Clock, Connect, Data, Failed, Hello, Ping, Report, Request, Shut
 from breakranks.reach.serving import Service
 
 PATIENCE = 30.0
@@ -67,7 +67,6 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._idle = threading.Event()
         self._heard = time.monotonic()
-        self._left = False
         self._shipped = False
 
     def run(self, heard: bytes, shipped: str) -> None:
@@ -125,8 +124,6 @@ class Agent:
                     return False
                 self._heard = time.monotonic()
                 self._hear(data)
-                if self._left:
-                    return False
             elif key.data == "wake":
                 os.read(self._awake, _CHUNK)
             elif isinstance(key.data, int):
@@ -172,8 +169,6 @@ class Agent:
     def _take(self, request: Request) -> None:
         if isinstance(request, Ping):
             self.tell(Clock(time.time()))
-        elif isinstance(request, Bye):
-            self._left = True
         elif isinstance(request, Connect):
             self._connect(request)
         elif isinstance(request, Data):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from breakranks.reach.lines import Reader, Said, Writer
-from breakranks.reach.ways import Carrier, inward
+from breakranks.reach.ways import Carrier
 
 _CHUNK = 1 << 18
 _ERRORS = 8_000  # bytes kept of what it complains of, of one host
@@ -26,31 +26,25 @@ class Running:
         self.reader = Reader(nonce)
         self._writer = Writer(nonce, carrier.piece)
         self._waiting: deque[bytes] = deque()
-        self.lost: set[str] = set()  # hosts of it
-        self._lines: list[str] = []  # those that are to be brought in, where stdin does not
-        self._runs: deque[tuple[str, ...]] = deque()  # and commands that do it
-        self._bringing: subprocess.Popen[bytes] | None = None
         self._stderr = b""
         self.pinged = time.monotonic()
         self.received = 0
         # A session of its own: Ctrl-C is ours to handle, and all of it can be ended at once.
         self.process = subprocess.Popen(
             carrier.argv,
-            stdin=subprocess.DEVNULL if carrier.inward else subprocess.PIPE,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             env={**os.environ, **carrier.env},
             start_new_session=True,
         )
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdin and self.process.stdout and self.process.stderr
         self.outward = self.process.stdout.fileno()
         self.errors = self.process.stderr.fileno()
         os.set_blocking(self.errors, False)  # at its end it is read without waiting
-        self.inp = -1
-        if self.process.stdin is not None:
-            self.inp = self.process.stdin.fileno()
-            os.set_blocking(self.inp, False)
+        self.inp = self.process.stdin.fileno()
+        os.set_blocking(self.inp, False)
 
     # ---- out of it
 
@@ -77,22 +71,12 @@ class Running:
     # ---- into it
 
     def send(self, who: str, kind: bytes, body: bytes) -> None:
-        lines = self._writer.lines(who, kind, body)
-        if self.carrier.inward:
-            self._lines += lines.decode().splitlines()
-            self.bring()
-        else:
-            self._waiting.append(lines)
-            self.write()
+        self._waiting.append(self._writer.lines(who, kind, body))
+        self.write()
 
     @property
     def waits(self) -> bool:
         return bool(self._waiting)
-
-    @property
-    def brings(self) -> bool:
-        """Whether a command that brings lines in is running: it is to be looked after."""
-        return self._bringing is not None
 
     def write(self) -> None:
         while self._waiting and self.inp >= 0:
@@ -109,37 +93,14 @@ class Running:
             else:
                 self._waiting.popleft()
 
-    def bring(self) -> None:
-        """Run the next command that brings lines in, when the last has ended: their order must stay."""
-        if self._bringing is not None and self._bringing.poll() is None:
-            return
-        self._bringing = None
-        if not self._runs and self._lines:
-            # All that have gathered meanwhile: a command takes as long for one.
-            lines, self._lines = self._lines, []
-            self._runs.extend(inward(self.carrier, lines, self.lost))
-        if self._runs:
-            self._bringing = subprocess.Popen(
-                self._runs.popleft(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, **self.carrier.env},
-                start_new_session=True,
-            )
-
     # ---- its end
 
     def finish(self) -> None:
-        """Nothing more goes in: agents end by that, or by what was brought to them last, and it does then."""
+        """Nothing more goes in: agents end by that, and it does then."""
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.write()
             self.process.stdin.close()
             self.inp = -1
-        until = time.monotonic() + _TERM
-        while self.brings and time.monotonic() < until:
-            time.sleep(0.01)
-            self.bring()
 
     def end(self, until: float) -> int | None:
         """Its exit status; it is ended if it has not by itself."""
@@ -151,9 +112,6 @@ class Running:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        if self._bringing is not None and self._bringing.poll() is None:
-            self._bringing.kill()
-            self._bringing.wait()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from breakranks.reach.carrying import Running, allow_files
 from breakranks.reach.checking import Stage
 from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
-from breakranks.reach.messages import PROTOCOL, Bye, Clock, Data, Hello, Ping, Reply, Report, Request, Shut
+from breakranks.reach.messages import PROTOCOL, Clock, Data, Hello, Ping, Reply, Report, Request, Shut
 from breakranks.reach.station import Asked, Links, Roster, Station
 from breakranks.reach.ways import Lost, Plan, diagnose
 from breakranks.stall import stalled
@@ -209,7 +209,7 @@ class Fleet:
                 one.until = time.monotonic() + self.deadline
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(0.02 if any(one.brings for one in self._running) else _TURN):
+        for key, _ in self._selector.select(_TURN):
             if key.fd == self._awake:
                 os.read(self._awake, _CHUNK)
                 todo, self._todo = self._todo, []
@@ -230,9 +230,6 @@ class Fleet:
 
     def _look_after(self) -> None:
         now = time.monotonic()
-        for running in self._running:
-            if running.brings:
-                running.bring()
         passed = now - self._looked
         if passed < _LOOK:
             return
@@ -248,7 +245,7 @@ class Fleet:
                 what = f"has said nothing for {now - one.heard:.0f} s"
                 self._lose(one, Lost(kind="lost", what=what, remedy="Is it down, or the way to it?"))
         for running in list(self._running):
-            if now - running.pinged > (_PING if not running.carrier.inward else 3 * _PING):
+            if now - running.pinged > _PING:
                 running.pinged = now
                 self._send(running, ALL, Ping())
 
@@ -346,9 +343,8 @@ class Fleet:
             with self._changed:
                 one.hello = hello
                 self._arrived(one)
-            if not running.carrier.inward:
-                one.pinged = time.time()
-                self._tell(one, Ping())
+            one.pinged = time.time()
+            self._tell(one, Ping())
 
     def _set_clock(self, one: Station, clock: Clock) -> None:
         """By the first ping, which went to it alone: half the way there and back is what we cannot know."""
@@ -380,8 +376,6 @@ class Fleet:
             self._arrived(one)
         self._links.drop(one)
         running = one.running
-        if running is not None:
-            running.lost.add(one.name)
         if running is not None and len(running.carrier.hosts) == 1 and running in self._running:
             self._forget(running)
             running.kill()
@@ -439,8 +433,6 @@ class Fleet:
     def _end(self) -> None:
         self._links.close()
         for running in self._running:
-            if running.carrier.inward:
-                self._send(running, ALL, Bye())
             self._flush(running)
             running.finish()
         until = time.monotonic() + _ENDING

@@ -108,15 +108,11 @@ class Shut(Struct, frozen=True, tag="shut"):
     link: int
 
 
-class Bye(Struct, frozen=True, tag="bye"):
-    """The controller leaves."""
-
-
 class Ping(Struct, frozen=True, tag="ping"):
     """Somebody is there. An agent that hears nothing for long ends."""
 
 
-Request = Find | Sample | Attach | Eval | Agents | End | Check | Connect | Data | Shut | Ping | Bye
+Request = Find | Sample | Attach | Eval | Agents | End | Check | Connect | Data | Shut | Ping
 
 
 # ---- from a host

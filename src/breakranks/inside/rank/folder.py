@@ -1,7 +1,8 @@
 """The private folder of a user on a host: a folder a job, in it a socket and an entry a process.
 
 ``/tmp/breakranks-UID``, mode 0700, or what BREAKRANKS_RUN names. Nothing is done in one that others could have prepared
-or could look into.
+or could look into. Files are named by process ids, so a container with ids of its own has a folder of its own:
+``/tmp/breakranks-UID-NAMESPACE``. Two containers may share ``/tmp``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _MOST = 1 << 20
+_FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number for the pid namespace of the machine itself
 _PATIENCE = 1.0  # seconds for another to be through; one that was stopped in the middle holds nobody up
 
 
@@ -24,8 +26,16 @@ class NotPrivate(Exception):
 
 
 def base() -> str:
-    """The folder of this user on this host."""
-    return os.environ.get("BREAKRANKS_RUN") or f"/tmp/breakranks-{os.geteuid()}"
+    """The folder of this user on this host, or in this container."""
+    return os.environ.get("BREAKRANKS_RUN") or f"/tmp/breakranks-{os.geteuid()}{_namespace()}"
+
+
+def _namespace() -> str:
+    try:
+        number = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return ""
+    return "" if number == _FIRST_NAMESPACE else f"-{number}"
 
 
 def private(path: str, *, make: bool = True) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class Options(NamedTuple):
     nonce: str
     piece: int
-    fifo: bool
     patience: float
     digest: str
 
@@ -129,15 +128,14 @@ def agent(inp: int, talk: Talk, options: Options, heard: bytes = b"", shipped: s
 
 def arrive(words: str) -> int:
     """``words``: the options, as ``command`` wrote them."""
-    nonce, piece, fifo, patience, digest = words.split(",")
-    options = Options(nonce, int(piece), fifo == "1", float(patience), digest)
+    nonce, piece, patience, digest = words.split(",")
+    options = Options(nonce, int(piece), float(patience), digest)
     inp, out = take_streams()
     talk = Talk(out, nonce, options.piece)
     os.chdir("/")  # what is started from here must not import from where we happen to be
-    here = is_here(digest)
-    if here and not options.fifo:
+    if is_here(digest):
         return agent(inp, talk, options)
     scope = globals()
     exec(compile(later, "<breakranks settle>", "exec"), scope)
-    settle: Callable[[int, Talk, Options, bool], int] = scope["settle"]
-    return settle(inp, talk, options, here)
+    settle: Callable[[int, Talk, Options], int] = scope["settle"]
+    return settle(inp, talk, options)

@@ -1,7 +1,7 @@
 """The command that is run on a host: it finds a Python, which runs stage one.
 
 It passes through the user's login shell there, whichever that is, and through what carries it. So its words have
-no newline, quote, backslash, ``!`` or ``%``: what csh, fish and pdsh would take for something else even in quotes.
+no newline, quote, backslash, ``!`` or ``%``: what csh and fish would take for something else even in quotes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def remote_command(
     nonce: str,
     *,
     piece: int = DEFAULT_PIECE,
-    fifo: bool = False,
     python: str | None = None,
     setup: str | None = None,
     sudo: bool = False,
@@ -79,7 +78,7 @@ def remote_command(
     if not re.fullmatch("[0-9a-f]{16}", nonce):
         raise ValueError(f"not a nonce: {nonce!r}")
     pythons = _pythons(python, setup, candidates)
-    options = ",".join((nonce, str(piece), str(int(fifo)), str(patience), bundle.digest()))
+    options = ",".join((nonce, str(piece), str(patience), bundle.digest()))
     by = "sudo -n" if sudo else ""
     sudo_failed = _failed("sudo -n does not let us run Python on this host (it must not ask for a password)")
     find = (_text(), options, _message(stage="no-python", found=[]), by, sudo_failed, *pythons)

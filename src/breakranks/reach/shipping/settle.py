@@ -1,13 +1,12 @@
 """The part of stage one that receives an agent where there is none, and leaves nothing of it behind.
 
 All of it is received and checked in memory. Then it is written into a folder that only we can read, and a janitor,
-a process of its own, removes that folder when the agent has ended, even by ``kill -9``. Like :mod:`arrive`, whose
+the parent of the agent, removes that folder when the agent has ended, even by ``kill -9``. Like :mod:`arrive`, whose
 names it sees, it runs from ``python -c``.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -94,42 +93,45 @@ class Ear:
 
 
 class Janitor:
-    """Removes folders of ours when this process has ended, however it ended.
+    """Removes folders of ours when the agent has ended, however it ended.
 
-    It is a shell, with an environment of its own: a Python with ours could be taken for a rank of the job.
+    This process becomes the janitor, and a child of it goes on as the agent. An orphan would become a child of pid 1,
+    which in a container may be a rank, and that waits for no children.
     """
-
-    _SCRIPT = 'while IFS= read -r x; do set -- "$@" "$x"; done; test $# -eq 0 || exec rm -rf -- "$@"'
 
     def __init__(self) -> None:
         watched, self._held = os.pipe()
-        child = os.fork()
-        if child:
+        agent = os.fork()
+        if not agent:
             os.close(watched)
-            os.waitpid(child, 0)
             return
+        status = 1
         try:
-            # Not our child: the agent shall have none that it did not start.
-            if os.fork() == 0:
-                self._become(watched)
+            os.close(self._held)
+            status = self._clear_after(agent, watched)
         finally:
-            os._exit(0)
+            os._exit(status)
 
     def keep(self, folder: str) -> None:
         os.write(self._held, os.fsencode(folder) + b"\n")
 
-    def _become(self, watched: int) -> None:
+    def _clear_after(self, agent: int, watched: int) -> int:
+        """The exit status of the agent, as a shell gives it."""
         import signal
 
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        os.setsid()
-        # Whoever waits for the end of our output must not wait for this process.
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd, instead in ((0, watched), (1, null), (2, null)):
-            os.dup2(instead, fd)
-        path = os.environ.get("PATH", os.defpath)
-        os.execve(shutil.which("sh") or "/bin/sh", ["breakranks-janitor", "-c", self._SCRIPT], {"PATH": path})
+        try:
+            os.setsid()  # a signal to the group of the agent is not for us
+        except PermissionError:  # the group is ours
+            pass
+        with open(watched, "rb") as told:
+            folders = told.read().splitlines()
+        _, status = os.waitpid(agent, 0)
+        for folder in folders:
+            remove(os.fsdecode(folder))
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
 
 
 def is_own(folder: str) -> bool:
@@ -173,17 +175,10 @@ def beginning(host: str) -> str:
     return f"breakranks-{os.geteuid()}-{host}-"
 
 
-def is_ours(name: str, host: str) -> bool:
-    if name.startswith(beginning(host)):
-        return True
-    nonce = name.removeprefix(f"breakranks-{os.geteuid()}-")  # of a pipe
-    return nonce != name and len(nonce) == 16 and not nonce.strip("0123456789abcdef")
-
-
 def sweep(place: str, host: str) -> None:
     """Remove folders whose agent and janitor were both killed."""
     try:
-        names = [name for name in os.listdir(place) if is_ours(name, host)]
+        names = [name for name in os.listdir(place) if name.startswith(beginning(host))]
     except OSError:
         return
     for name in names:
@@ -364,54 +359,14 @@ def checked(files: dict[str, bytes], sums: dict[str, str]) -> dict[str, bytes]:
     return {name: files[name] for name in sums}
 
 
-def open_fifo(nonce: str, host: str, janitor: Janitor) -> tuple[int, str]:
-    """A pipe with a name, for carriers that cannot send anything to our input; and its folder."""
-    named = os.environ.get("TMPDIR", "")
-    what = ""
-    for place in (named, "/tmp"):
-        if not (place.startswith("/") and is_safe(place)):
-            continue
-        sweep(place, host)
-        folder = f"{place}/breakranks-{os.geteuid()}-{nonce}"
-        try:
-            make_folder(folder, janitor)
-            return make_fifo(folder), folder
-        except OSError as error:
-            reason = "it is there already" if error.errno == errno.EEXIST else error.strerror
-            what += f"; {folder}: {reason}"
-    raise Refused(f"cannot make a pipe{what}")
-
-
-def make_fifo(folder: str) -> int:
-    path = f"{folder}/in"
-    os.mkfifo(path, 0o600)
-    caller = int(os.environ.get("SUDO_UID", "-1"))
-    if os.geteuid() == 0 and caller > 0:
-        # What is sent comes from the one who called sudo.
-        os.chown(path, caller, -1)
-        os.chmod(folder, 0o711)
-    # For writing too: so there is always a writer, and the end of one is not the end of the input.
-    return os.open(path, os.O_RDWR)
-
-
-def settle(inp: int, talk: Talk, options: Options, here: bool) -> int:
-    """``here``: breakranks is installed, and it is only about the pipe."""
-    us = os.getpid()
-    folders: list[str] = []
+def settle(inp: int, talk: Talk, options: Options) -> int:
     try:
         janitor = Janitor()
-        if options.fifo:
-            inp, folder = open_fifo(options.nonce, talk.host, janitor)
-            folders.append(folder)
-            talk.say(stage="fifo", path=f"{folder}/in")
-        if here:
-            return agent(inp, talk, options)
         ear = Ear(inp, options.nonce, talk.host, options.patience)
         files = receive(ear, talk)
         if not files:
             return 0
         shipped = store(files, talk.host, janitor)
-        folders.append(shipped)
         library = f"{shipped}/lib" if shipped else in_memory(files[_PACKAGE])
         use(library, f"{shipped}/bin" if shipped else "")
         files.clear()
@@ -419,8 +374,3 @@ def settle(inp: int, talk: Talk, options: Options, here: bool) -> int:
     except Refused as error:
         talk.say(stage="failed", what=str(error))
         return 1
-    finally:
-        if os.getpid() == us:  # and not a copy that the agent has made of itself
-            for folder in folders:
-                if folder:
-                    remove(folder)

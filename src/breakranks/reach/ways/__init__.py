@@ -12,15 +12,13 @@ from breakranks.reach.ways.model import Carrier, Lost, Options, Plan, Remote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from breakranks.jobs.targets import Hosts
 
-__all__ = ["Carrier", "Lost", "Options", "Plan", "Remote", "diagnose", "inward", "plan"]
+__all__ = ["Carrier", "Lost", "Options", "Plan", "Remote", "diagnose", "plan"]
 
 
 def plan(target: Hosts, options: Options, remote: Remote) -> Plan:
-    """How to reach the hosts of a target. ``remote(piece, fifo)`` is the command to run on each.
+    """How to reach the hosts of a target. ``remote(piece)`` is the command to run on each.
 
     Raises :class:`~breakranks.errors.UsageError` where nothing can be reached at all: a node set that makes no
     sense, a tool that is not here, a Slurm job that has ended. One host that is known to be lost is in ``Plan.lost``.
@@ -47,16 +45,6 @@ def plan(target: Hosts, options: Options, remote: Remote) -> Plan:
 
             return plan_mpi(target.where, options, remote)
     raise AssertionError(target.scheme)
-
-
-def inward(carrier: Carrier, lines: Sequence[str], without: Collection[str] = ()) -> Iterator[tuple[str, ...]]:
-    """The commands that bring lines in where a carrier's stdin reaches nobody; run them one after another.
-
-    ``without``: hosts of it that are lost.
-    """
-    from breakranks.reach.ways.pdsh import inward_commands
-
-    return inward_commands(carrier, lines, without)
 
 
 def diagnose(scheme: str, host: str, status: int | None, text: str) -> Lost:

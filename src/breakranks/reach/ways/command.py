@@ -7,19 +7,31 @@ it, or stands in place of ``{command}`` as one quoted text, as ``ssh`` and whate
 
 from __future__ import annotations
 
+import os
 import shlex
 
+from breakranks.errors import UsageError
 from breakranks.reach.ways.model import PIECE, Carrier, Plan, Remote
 from breakranks.reach.ways.nodes import hosts_of
 from breakranks.reach.ways.tools import need
+
+# A terminal changes what passes, and blocks: podman then cannot stop the container any more.
+_TERMINAL = ("-it", "-ti", "--tty", "--tty=true")
+_OF_CONTAINERS = ("docker", "podman", "nerdctl", "kubectl", "oc")  # whose -t is one
 
 
 def plan_command(where: str, template: str, remote: Remote) -> Plan:
     """A process a host, from a template."""
     hosts = hosts_of(where, "exec")
     words = shlex.split(template)
+    for word in words[1:]:
+        if word in _TERMINAL or (word == "-t" and os.path.basename(words[0]) in _OF_CONTAINERS):
+            raise UsageError(
+                f"exec: {word} gives the command a terminal, which changes what passes through it",
+                "Leave it out and keep standard input: docker exec -i, kubectl exec -i",
+            )
     need(words[0], "It is the first word of the template; write its whole path if it is not in PATH.")
-    command = remote(PIECE, False)
+    command = remote(PIECE)
     carriers = (Carrier(hosts=(host,), argv=argv_of(words, host, command), piece=PIECE) for host in hosts)
     return Plan(name=f"exec:{template}@{where}", hosts=hosts, carriers=tuple(carriers))
 

@@ -1,6 +1,6 @@
 """Why a host was not reached: what ssh, srun, mpirun and others say, as a cause and a remedy.
 
-The messages are those of OpenSSH 9.2, pdsh 2.34, Slurm 22.05, Open MPI 4.1, docker 28 and kubectl 1.32.
+The messages are those of OpenSSH 9.2, Slurm 22.05, Open MPI 4.1, docker 28, podman 4.3 and kubectl 1.32.
 The table is read from above, and the first row that fits is the answer: what ssh says comes before what the
 program says that ran it. ``(?P<it>…)`` in a pattern is ``{it}`` in the texts.
 """
@@ -11,7 +11,6 @@ import re
 from typing import NamedTuple
 
 from breakranks.reach.ways.model import Lost
-from breakranks.reach.ways.tree import MARK
 
 _BY_HAND = "Try it by hand: ssh -oBatchMode=yes {login} true"
 _KEY = "Load your key (ssh-add), or name User and IdentityFile in ~/.ssh/config, or --ssh-options '-i KEY'. " + _BY_HAND
@@ -115,12 +114,6 @@ ROWS = (
     ),
     Row(r"Connection to \S+ closed by remote host", "failed", "it closed the connection in mid-session", _BY_HAND),
     Row(r"This account is currently not available", "refused", "the account has no shell there", "Use another User."),
-    Row(
-        r"No route available to|tree@\S+: failed: ",
-        "unreachable",
-        "ClusterShell's tree has no gateway to it that answers",
-        "Look at the gateways of topology.conf (they need ClusterShell), or go without: BREAKRANKS_TREE=no",
-    ),
     # --- sudo, on the far side
     Row(
         r"sudo: (?:a password is required|a terminal is required|.*not in the sudoers)",
@@ -215,41 +208,19 @@ ROWS = (
         "Try it by hand: mpirun --host {bare} -np 1 hostname; or use ssh: with the same hosts",
         ("mpi",),
     ),
-    # --- pdsh
-    Row(
-        r"nobody listens here",
-        "failed",
-        "its agent has ended",
-        "Try again",
-        ("pdsh",),
-    ),
-    Row(
-        r"gethostbyname\(\"(?P<it>[^\"]+)\"\) failed",
-        "unreachable",
-        "the name {it} is not known",
-        "Check its spelling. pdsh uses rsh here; for ssh: PDSH_RCMD_TYPE=ssh",
-        ("pdsh",),
-    ),
-    Row(
-        r"No such rcmd module \"(?P<it>[^\"]+)\"",
-        "failed",
-        "pdsh has no module {it}",
-        "Set PDSH_RCMD_TYPE=ssh",
-        ("pdsh",),
-    ),
     # --- containers
     Row(
         r"(?i:no such container|pods? \"[^\"]+\" not found|container not found|no container with name)",
         "unreachable",
         "there is no such container",
-        "List them: docker ps, kubectl get pods",
+        "List them: docker ps, podman ps, kubectl get pods",
         ("exec",),
     ),
     Row(
-        r"(?i:is not running|completed pod|container .*(?:stopped|exited|paused))",
+        r"(?i:is not running|only create exec sessions on running|completed pod|container .*(?:stopped|exited|paused))",
         "unreachable",
         "the container does not run",
-        "List them: docker ps -a, kubectl get pods",
+        "List them: docker ps -a, podman ps -a, kubectl get pods",
         ("exec",),
     ),
     Row(
@@ -296,18 +267,19 @@ ROWS = (
 
 _STRANGE = re.compile(r"[^\n\x20-\x7e\u00a0-\ud7ff\ue000-\uffff]")
 _NOISE = re.compile(r"lacks support for cpu binding|Permanently added|^-+$|^\s*$|^sending |Check SLURM_JOB_ID")
+_SIGNALS = 64  # the highest; a status of 255 is an error of the command itself
 _TRIES = {
     "ssh": _BY_HAND,
-    "pdsh": "Try it by hand: pdsh -S -w {login} true",
+    "pdsh": "Try it by hand: PDSH_RCMD_TYPE=ssh pdsh -S -w {login} true",
     "slurm": "Try it by hand: srun --jobid JOBID --overlap -w {bare} -N1 -n1 true",
     "mpi": "Try it by hand: mpirun --host {bare} -np 1 hostname",
-    "exec": "Try the command of the template by hand, with `true` at its end",
+    "exec": "Does the command pass standard input on (docker exec -i), without a terminal (-t)? Try it by hand: … cat",
 }
 
 
 def judge(scheme: str, host: str, status: int | None, text: str) -> Lost:
     """From how a carrier ended, and what it said, to a cause and a remedy."""
-    text = _of_host(scheme, host, _STRANGE.sub("", text[-20_000:]))
+    text = _STRANGE.sub("", text[-20_000:])
     names = {"login": host, "bare": host.rpartition("@")[2]}
     if scheme == "slurm" and (lost := _launch(host, text)):
         return lost
@@ -320,17 +292,6 @@ def judge(scheme: str, host: str, status: int | None, text: str) -> Lost:
             what = row.what.format(it=it, **names).rstrip(": ")
             return Lost(kind=row.kind, what=what, remedy=row.remedy.format(it=it, **names))
     return _by_status(scheme, status, text, _TRIES[scheme].format(**names))
-
-
-def _of_host(scheme: str, host: str, text: str) -> str:
-    """Of the words of one process for many hosts, those about one; if there are none, those about no host."""
-    lines = text.splitlines()
-    if scheme != "pdsh" and not any(line.startswith(MARK) for line in lines):
-        return text
-    label = re.compile(rf"(?:(?:pdsh|tree)@\S+: )?{re.escape(host.rpartition('@')[2])}: (.*)")
-    own = [match[1] for line in lines if (match := label.fullmatch(line))]
-    other = re.compile(r"(?:(?:pdsh|tree)@\S+: )?(?!failed: )[\w.-]+: ")
-    return "\n".join(own or [line for line in lines if not other.match(line)])
 
 
 def _launch(host: str, text: str) -> Lost | None:
@@ -353,7 +314,7 @@ def _launch(host: str, text: str) -> Lost | None:
 
 def _by_status(scheme: str, status: int | None, text: str, by_hand: str) -> Lost:
     said = [line.strip() for line in text.splitlines() if not _NOISE.search(line)]
-    exited = re.search(r"exited with exit code (\d+)|Exited with exit code (\d+)|Exit code: +(\d+)", text)
+    exited = re.search(r"Exited with exit code (\d+)|Exit code: +(\d+)", text)
     if exited and status is not None:
         status = int(next(found for found in exited.groups() if found))
         said = [line for line in said if exited[0] not in line]
@@ -371,6 +332,8 @@ def _by_status(scheme: str, status: int | None, text: str, by_hand: str) -> Lost
             return Lost(kind="unreachable", what=f"ssh failed{last or ' and does not say why'}", remedy=by_hand)
         case 0:
             what = f"it ended at once, without a word of ours{last}"
-            return Lost(kind="failed", what=what, remedy=f"A login script there may end the shell. {by_hand}")
-    how = f"was killed by signal {abs(status) % 128}" if status < 0 or status > 128 else f"ended with status {status}"
+            login = "" if scheme == "exec" else "A login script there may end the shell. "
+            return Lost(kind="failed", what=what, remedy=login + by_hand)
+    signal = -status if status < 0 else status - 128
+    how = f"was killed by signal {signal}" if 0 < signal <= _SIGNALS else f"ended with status {status}"
     return Lost(kind="failed", what=f"what was started there {how}{last}", remedy=by_hand)

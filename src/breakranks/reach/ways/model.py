@@ -9,8 +9,8 @@ from msgspec import Struct
 PIECE = 48_000  # bytes of a message in a line, where a carrier is of one host
 SHORT_PIECE = 600  # where it is of many, whose lines must not be cut by what carries them
 
-# (piece, fifo) to the command that starts an agent on a host.
-Remote = Callable[[int, bool], tuple[str, ...]]
+# From a piece to the command that starts an agent on a host.
+Remote = Callable[[int], tuple[str, ...]]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -28,15 +28,13 @@ class Options(Struct, frozen=True, kw_only=True):
 class Carrier(Struct, frozen=True, kw_only=True):
     """One local process that carries the lines of one host, or of many; to be started without a terminal.
 
-    ``env`` is added to its environment. If ``inward`` is empty, lines for the hosts go to its stdin; else see
-    :func:`breakranks.reach.ways.inward`.
+    Lines for the hosts go to its stdin. ``env`` is added to its environment.
     """
 
     hosts: tuple[str, ...]
     argv: tuple[str, ...]
     piece: int
     env: dict[str, str] = {}
-    inward: tuple[str, ...] = ()
 
 
 class Lost(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ def plan_mpi(path: str, options: Options, remote: Remote) -> Plan:
     """A mpirun a host of the file."""
     hosts = read_hostfile(path)
     start = _flavour(options.deadline)
-    command = remote(PIECE, False)
+    command = remote(PIECE)
     clean = without(_OF_A_JOB, keep=_OF_THE_SITE) if os.environ.keys() & _IN_A_JOB else ()
     carriers = (Carrier(hosts=(host,), argv=(*clean, *start(host, options), *command), piece=PIECE) for host in hosts)
     return Plan(name=f"mpi:{path}", hosts=hosts, carriers=tuple(carriers))

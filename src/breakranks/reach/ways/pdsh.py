@@ -1,8 +1,7 @@
-"""``pdsh:NODESET``: one pdsh for all hosts.
+"""``pdsh:NODESET``: the hosts and the ssh options of pdsh, and one ssh a host.
 
-What pdsh prints comes as whole lines, each with ``host: `` in front, on stdout and stderr alike. What it is given
-reaches nobody, so an agent makes a fifo, and a second, short pdsh writes the lines into that. An agent's stdin stays
-open for as long as its pdsh lives: its end is how it learns that pdsh was killed.
+pdsh sends no input to what it runs, and an agent needs one. So pdsh only names the hosts (``pdsh:`` alone), and ssh
+is started as pdsh's ssh module would: ``ssh PDSH_SSH_ARGS_APPEND PDSH_SSH_ARGS COMMAND``.
 """
 
 from __future__ import annotations
@@ -10,85 +9,58 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
 
 from breakranks.errors import UsageError
-from breakranks.reach.ways.model import Carrier, Options, Plan, Remote
+from breakranks.jobs.unseen import user_name
+from breakranks.reach.ways.model import PIECE, Carrier, Options, Plan, Remote
 from breakranks.reach.ways.nodes import checked, hosts_of
-from breakranks.reach.ways.ssh import patience, ssh_arguments
-from breakranks.reach.ways.tools import Answer, ask, need, spaced
-
-PIECE = 3000  # lines of 64 kB come whole with pdsh 2.34; an older one may have a smaller buffer
-_TEXT = 100_000  # characters of a command: the far shell gets them as one argument, of 128 kB at most
-_LIST = 60_000  # characters of a list of hosts
-_INWARD_LIMIT = 60  # seconds until lines that nobody reads are given up
+from breakranks.reach.ways.ssh import INSTALL, NO_PROMPT, leading_options, ssh_arguments
+from breakranks.reach.ways.tools import Answer, ask, need
 
 _REMEDY = "Install it: apt-get install pdsh, or use ssh: with the same hosts"
 _NO_HOSTS = "Name them: pdsh:n[1-4]; or put them in a file, one a line, and name that in WCOLL"
-
-# The number of the run is the second word of a line of ours; it names the fifo, in whichever folder that is.
-_FEED = (
-    "n=${1#@br1 }; n=${n%% *}; "
-    'for d in "$XDG_RUNTIME_DIR" "$TMPDIR" /tmp /var/tmp /dev/shm "$HOME"; do '
-    'f=$d/breakranks-$(id -u)-$n; if [ -O "$f" ] && [ -p "$f/in" ]; then printf "%s\\n" "$@" >"$f/in"; exit; fi; '
-    'done; echo "breakranks: nobody listens here" >&2; exit 3'
-)
+_ONLY_SSH = "Set PDSH_RCMD_TYPE=ssh, or name the command that logs in: exec:{kind} {{host}} {{command}}@HOSTS"
+_UNSET = "Unset it for this command, or use ssh: with the same hosts"
+_GIVEN, _APPENDED = "PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"
+_PARAMETER = re.compile("%([hun%])")
 
 
 def plan_pdsh(where: str, options: Options, remote: Remote) -> Plan:
-    """One pdsh; more where the list of hosts is too long for a command line."""
+    """A ssh a host. Without a node set, pdsh says which hosts."""
+    kind = os.environ.get("PDSH_RCMD_TYPE") or "ssh"
+    if kind != "ssh":
+        raise UsageError(
+            f"PDSH_RCMD_TYPE is {kind}: breakranks needs ssh, since pdsh sends no input to what it runs",
+            _ONLY_SSH.format(kind=kind),
+        )
     hosts = hosts_of(where, "pdsh") if where else _own_hosts(options)
-    need("pdsh", _REMEDY)
     for host in hosts:
         if ":" in host:  # pdsh would read "module:host"
             raise UsageError(f"pdsh cannot be told a host with a colon: {host}", "Use ssh: for it.")
-    env = _environment(options)
-    command = _escaped(shlex.join(remote(PIECE, True)))
-    feed = _escaped(shlex.join(("sh", "-c", _FEED, "breakranks")))
-    carriers = []
-    for part in _parts(hosts):
-        shared = ("pdsh", "-S", "-b", "-t", str(patience(options)), "-w", ",".join(part))
-        argv = (*shared, "-f", str(len(part)), command)
-        inward = (*shared, "-f", str(min(len(part), options.fanout)), "-u", str(_INWARD_LIMIT), feed)
-        carriers.append(Carrier(hosts=tuple(part), argv=argv, env=env, piece=PIECE, inward=inward))
+    need("ssh", INSTALL)
+    prefix = ("ssh", *ssh_arguments(options))
+    command = shlex.join(remote(PIECE))
+    carriers = (
+        Carrier(hosts=(host,), argv=(*prefix, *ssh_words(host, number), command), piece=PIECE, env=NO_PROMPT)
+        for number, host in enumerate(hosts)
+    )
     return Plan(name=f"pdsh:{where}", hosts=hosts, carriers=tuple(carriers))
 
 
-def inward_commands(carrier: Carrier, lines: Sequence[str], without: Collection[str] = ()) -> Iterator[tuple[str, ...]]:
-    """The short pdsh runs that bring lines to the agents of a carrier, in order.
+def ssh_words(host: str, number: int) -> tuple[str, ...]:
+    """The words of pdsh's settings for one host, with the host; raises UsageError where they leave no input.
 
-    ``without``: hosts that are lost. Each run would wait for them.
+    pdsh names the host, and a user who is not the local one, where its settings do not.
     """
-    everyone, left = ",".join(carrier.hosts), ",".join(host for host in carrier.hosts if host not in without)
-    if not left:
-        return
-    command = tuple(left if word == everyone else word for word in carrier.inward)
-    start = len(command[-1])
-    words: list[str] = []
-    size = start
-    for line in lines:
-        word = _escaped(shlex.quote(line))
-        if words and size + len(word) + 1 > _TEXT:
-            yield (*command, *words)
-            words, size = [], start
-        words.append(word)
-        size += len(word) + 1
-    if words:
-        yield (*command, *words)
-
-
-def _escaped(text: str) -> str:
-    """pdsh replaces %h, %u and %n in a command, and %% by a single one."""
-    return text.replace("%", "%%")
-
-
-def _environment(options: Options) -> dict[str, str]:
-    words = _escaped(spaced(ssh_arguments(options), "pdsh"))
-    theirs = os.environ.get("PDSH_SSH_ARGS_APPEND", "")
-    return {
-        "PDSH_RCMD_TYPE": os.environ.get("PDSH_RCMD_TYPE", "ssh"),  # Debian's default is rsh
-        "PDSH_SSH_ARGS_APPEND": f"{words} {theirs}".strip(),
-    }
+    extra, given = (os.environ.get(name, "").split() for name in (_APPENDED, _GIVEN))
+    if (end := leading_options(extra, _APPENDED, _UNSET)) < len(extra):
+        raise UsageError(f"{_APPENDED}: {extra[end]!r} is not an option of ssh", _UNSET)
+    end = leading_options(given, _GIVEN, _UNSET)
+    user, _, bare = host.rpartition("@")
+    login = ("-l%u",) if user and not any("%u" in word for word in (*extra, *given)) else ()
+    values = {"h": bare, "u": user or user_name(os.getuid()), "n": str(number), "%": "%"}
+    words = (*extra, *given[:end], *login, *(given[end:] or ("%h",)))
+    return tuple(_PARAMETER.sub(lambda found: values[found[1]], word) for word in words)
 
 
 def _own_hosts(options: Options) -> tuple[str, ...]:
@@ -101,15 +73,3 @@ def _own_hosts(options: Options) -> tuple[str, ...]:
             return checked(found[1].split(","), "pdsh:")
     reason = (said[0].err.strip() or "it says nothing").removeprefix(f"pdsh@{os.uname().nodename}: ")
     raise UsageError(f"pdsh has no hosts of its own: {reason}", _NO_HOSTS)
-
-
-def _parts(hosts: Sequence[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    size = 0
-    for host in hosts:
-        if part and size + len(host) + 1 > _LIST:
-            yield part
-            part, size = [], 0
-        part.append(host)
-        size += len(host) + 1
-    yield part

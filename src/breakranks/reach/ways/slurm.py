@@ -224,4 +224,4 @@ def _carrier(prefix: Sequence[str], nodes: Sequence[str], remote: Remote) -> Car
     count = len(nodes)
     piece = PIECE if count == 1 else SHORT_PIECE
     shape = (f"--nodes={count}", f"--ntasks={count}", f"--nodelist={','.join(nodes)}")
-    return Carrier(hosts=tuple(nodes), argv=(*prefix, *shape, *remote(piece, False)), piece=piece)
+    return Carrier(hosts=tuple(nodes), argv=(*prefix, *shape, *remote(piece)), piece=piece)

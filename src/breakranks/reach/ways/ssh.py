@@ -1,13 +1,10 @@
-"""``ssh:NODESET``: one ssh a host. Keys, users, jumps and addresses are ssh's own business (``~/.ssh/config``).
-
-Sets larger than the fan-out go through ClusterShell's tree, where the site has set one up.
-"""
+"""``ssh:NODESET``: one ssh a host. Keys, users, jumps and addresses are ssh's own business (``~/.ssh/config``)."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import sys
+from collections.abc import Sequence
 
 from breakranks.errors import UsageError
 from breakranks.reach.ways.model import PIECE, Carrier, Options, Plan, Remote
@@ -19,7 +16,7 @@ _VALUED = frozenset("BbcDEeFIiJLlmOopPQRSWw")
 _FORBIDDEN = frozenset("fNnstMGVQOW")
 # The ssh to a jump host, which ours starts, is not told BatchMode.
 NO_PROMPT = {"SSH_ASKPASS_REQUIRE": "never"}
-_INSTALL = "Install it: apt-get install openssh-client, or dnf install openssh-clients"
+INSTALL = "Install it: apt-get install openssh-client, or dnf install openssh-clients"
 
 # First, so that nothing takes them away: of a setting that is given twice, ssh takes the first.
 # No prompt, ever. A connection that is shared already is used, but no process is left behind to share this one.
@@ -33,30 +30,13 @@ _OURS = (
 def plan_ssh(where: str, options: Options, remote: Remote) -> Plan:
     """A ssh a host."""
     hosts = hosts_of(where, "ssh")
-    need("ssh", _INSTALL)
-    if len(hosts) > options.fanout and not any(letter in host for host in hosts for letter in "@:"):
-        from breakranks.reach.ways import tree
-
-        if path := tree.topology():
-            carrier = _through_tree(hosts, options, path, remote)
-            return Plan(name=f"ssh:{where}", hosts=hosts, carriers=(carrier,))
+    need("ssh", INSTALL)
     prefix = ("ssh", *ssh_arguments(options))
-    command = shlex.join(remote(PIECE, False))
+    command = shlex.join(remote(PIECE))
     carriers = (
         Carrier(hosts=(host,), argv=(*prefix, "--", host, command), piece=PIECE, env=NO_PROMPT) for host in hosts
     )
     return Plan(name=f"ssh:{where}", hosts=hosts, carriers=tuple(carriers))
-
-
-def _through_tree(hosts: tuple[str, ...], options: Options, topology: str, remote: Remote) -> Carrier:
-    from breakranks.reach.ways import tree
-
-    words = shlex.join(ssh_arguments(options))
-    # Agents stay: whoever does not start at once never would. And a gateway keeps its log to itself.
-    argv = (sys.executable, tree.__file__, str(len(hosts)), str(patience(options)), topology, words)
-    env = {**NO_PROMPT, "CLUSTERSHELL_GW_LOG_DIR": os.environ.get("CLUSTERSHELL_GW_LOG_DIR", "/dev/null")}
-    command = shlex.join(remote(tree.PIECE, False))
-    return Carrier(hosts=hosts, argv=(*argv, command, *hosts), piece=tree.PIECE, env=env)
 
 
 def patience(options: Options) -> int:
@@ -95,15 +75,27 @@ def user_options(text: str | None) -> tuple[str, ...]:
         words = shlex.split(text or "")
     except ValueError as error:
         raise UsageError(f"--ssh-options: {error} in {text!r}", example) from error
-    rest = iter(words)
-    for word in rest:
-        if len(word) < 2 or word[0] != "-" or word == "--":
-            raise UsageError(f"--ssh-options: {word!r} is not an option of ssh", example)
+    if (end := leading_options(words, "--ssh-options", example)) < len(words):
+        raise UsageError(f"--ssh-options: {words[end]!r} is not an option of ssh", example)
+    return tuple(words)
+
+
+def leading_options(words: Sequence[str], source: str, remedy: str) -> int:
+    """How many words are options of ssh and their values, up to the first that is neither.
+
+    Raises UsageError for an option that would take the channel away; ``source`` is where the words came from.
+    """
+    at = 0
+    while at < len(words) and len(words[at]) > 1 and words[at][0] == "-" and words[at] != "--":
+        word = words[at]
+        at += 1
         for place, letter in enumerate(word[1:], 1):
             if letter in _FORBIDDEN:
-                raise UsageError(f"--ssh-options: -{letter} would take away the channel that is needed", example)
+                raise UsageError(f"{source}: -{letter} would take away the channel that is needed", remedy)
             if letter in _VALUED:
-                if place == len(word) - 1 and next(rest, None) is None:
-                    raise UsageError(f"--ssh-options: -{letter} wants a value", example)
+                if place == len(word) - 1:
+                    at += 1
                 break
-    return tuple(words)
+        if at > len(words):
+            raise UsageError(f"{source}: -{word[-1]} wants a value", remedy)
+    return at
