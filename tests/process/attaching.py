@@ -22,13 +22,19 @@ class Target:
     """One unprepared program that has come to its place."""
 
     def __init__(
-        self, place: Place, mode: str, *, executable: str = sys.executable, env: Mapping[str, str] | None = None
+        self,
+        place: Place,
+        mode: str,
+        *,
+        executable: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        program: Path = PROGRAM,
     ) -> None:
         self.folder = place.folder / f"{mode}-{len(list(place.folder.iterdir()))}"
         self.folder.mkdir()
         self._out, self._err = self.folder / "out", self.folder / "err"
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
-            command = [executable, str(PROGRAM), mode, str(self.folder)]
+            command = [executable, str(program), mode, str(self.folder)]
             self.process = place.start(command, env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         self.pid = self.process.pid
         self._woken = False

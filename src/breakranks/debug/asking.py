@@ -17,7 +17,19 @@ from breakranks.jobs.find import FoundJob
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
 
-_MODULES = ("question", "leaving", "looker", "guard", "fsdp", "values", "where", "threads", "device", "captured")
+_MODULES = (
+    "question",
+    "leaving",
+    "looker",
+    "guard",
+    "fsdp",
+    "values",
+    "where",
+    "threads",
+    "device",
+    "captured",
+    "forks",
+)
 _STATEMENTS = {
     ast.Assign: "an assignment",
     ast.AugAssign: "an assignment",

@@ -26,13 +26,30 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
     except OSError:
         pass
 
+    def mind_forks() -> None:
+        """Register what is called when the process forks, once, before anything here could be inherited."""
+        text = arguments.get("at_fork") if isinstance(arguments, dict) else None
+        if text and not hasattr(sys, "_breakranks_at_fork"):
+            scope: dict[str, Any] = {"__name__": "breakranks.inside.rank.forks", "__builtins__": __builtins__}
+            exec(compile(text, "<breakranks>", "exec"), scope)
+            scope["state"]()
+            scope.clear()
+
     def hasten() -> None:
         if interval:
+            remember(interval)
             sys.setswitchinterval(brisk)
 
     def calm() -> None:
         if interval and sys.getswitchinterval() <= brisk:
             sys.setswitchinterval(interval)
+            remember(0.0)
+
+    def remember(given_back: float) -> None:
+        """What a child has that is forked meanwhile (rank/forks.py)."""
+        at_fork = getattr(sys, "_breakranks_at_fork", None)
+        if at_fork is not None:
+            at_fork["interval"] = given_back
 
     def abandoned() -> bool:
         try:
@@ -93,10 +110,12 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
         posix.rename(new, folder + "/answer")
         abandoned()
 
+    if posix.getpid() != pid:  # the process forked after we had been placed, and this is the child
+        return
+    mind_forks()
     hasten()
     try:
-        # Another pid: the process forked after we had been placed, and this is the child.
-        if posix.getpid() != pid or abandoned() or time.time() > limit:
+        if abandoned() or time.time() > limit:
             return
         posix.rename(folder + "/code.py", folder + "/taken")  # fails for the second of two that were sent
         answer_it()

@@ -18,6 +18,7 @@ _ALONE = ("__init__.py", "rankset.py", "errors.py", "jobs/__init__.py", "jobs/la
 def bundle(only: Iterable[str] = ()) -> dict[str, object]:
     """``modules``: name to path, whether it is a package, source, and code as this Python has compiled it.
 
+    ``at_fork`` is the source of rank/forks, which runs before any of them is imported.
     ``only`` names those of inside/rank that are needed; without it all travel.
     """
     inside = [f"{name}.py" for name in ("__init__", *only)] if only else sorted(os.listdir(f"{_ROOT}/inside/rank"))
@@ -34,6 +35,7 @@ def bundle(only: Iterable[str] = ()) -> dict[str, object]:
         modules[name] = (path, file.endswith("__init__.py"), source, marshal.dumps(loader.get_code(name)))
     return {
         "version": __version__,
+        "at_fork": SourceFileLoader("forks", f"{_ROOT}/inside/rank/forks.py").get_source("forks"),
         "magic": importlib.util.MAGIC_NUMBER.hex(),
         "modules": binascii.b2a_base64(marshal.dumps(modules), newline=False).decode(),
     }

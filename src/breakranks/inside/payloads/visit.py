@@ -19,29 +19,47 @@ def answer(arguments: dict[str, Any]) -> Any:
 
 
 def _called(arguments: dict[str, Any]) -> Any:
-    lock: Any = __import__("_imp")
+    have = sys.modules.get("breakranks")
+    if have is not None and type(getattr(have, "__loader__", None)).__name__ != "Shipped":
+        return _of_its_own(have, arguments)
+    finder = _used(arguments)
+    try:
+        called = _imported(arguments["module"])
+    except BaseException:
+        _take_back(finder)
+        raise
+    return called(arguments["given"], finder)
+
+
+def _used(arguments: dict[str, Any]) -> Any:
+    """The finder, with one user more: whoever is called gives that back, and the last takes all of it out.
+
+    Nothing is imported under the import lock: who imports has the lock of a module first, and then this one.
+    """
+    made = _finder(arguments)
+    lock: Any = sys.modules["_imp"]
     lock.acquire_lock()  # an agent that leaves takes all of its modules out under it
     try:
-        have = sys.modules.get("breakranks")
-        if have is not None and type(getattr(have, "__loader__", None)).__name__ != "Shipped":
-            return _of_its_own(have, arguments)
-        if have is not None:
-            finder: Any = have.__loader__
-            finder.add(_modules(arguments))  # who was here before may have needed less
+        for finder in sys.meta_path:
+            if type(finder).__name__ == "Shipped":
+                there: Any = finder
+                there.add(_modules(arguments))  # who was here before may have needed less
+                break
         else:
-            finder = _finder(arguments)
-            sys.meta_path.insert(0, finder)
-        try:
-            _import_threading()
-            called = __import__(arguments["module"], fromlist=["answer"]).answer
-        except BaseException:
-            if have is None:
-                _take_back(finder)
-            raise
-        finder.users += 1  # whoever is called gives that back; the last takes all of it out
+            there = made
+            sys.meta_path.insert(0, there)
+        there.users += 1
     finally:
         lock.release_lock()
-    return called(arguments["given"], finder)
+    return there
+
+
+def _imported(module: str) -> Any:
+    """The function that answers; a fork of the job's waits until all that it needs is imported."""
+    forks = __import__("breakranks.inside.rank.forks", fromlist=["state"])
+    with forks.Paused():
+        _import_threading()
+        return __import__(module, fromlist=["answer"]).answer
 
 
 def _import_threading() -> None:
@@ -68,9 +86,17 @@ def _import_threading() -> None:
 
 
 def _take_back(finder: Any) -> None:
-    sys.meta_path.remove(finder)
-    for name in [name for name in sys.modules if name in finder.names]:
-        del sys.modules[name]
+    """After an import that failed."""
+    lock: Any = sys.modules["_imp"]
+    lock.acquire_lock()
+    try:
+        finder.users -= 1
+        if not finder.users:
+            sys.meta_path.remove(finder)
+            for name in [name for name in sys.modules if name in finder.names]:
+                del sys.modules[name]
+    finally:
+        lock.release_lock()
 
 
 def _of_its_own(have: Any, arguments: dict[str, Any]) -> Any:

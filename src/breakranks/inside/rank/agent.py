@@ -47,7 +47,7 @@ class Agent:
         self.name = f"helper-{self.pid}" if me.helper else f"rank-{me.rank}"
         self.path = f"{folder.private(folder.base())}/{me.job}"
         self.wire = self._listen()
-        self.seat = Seat()
+        self.seat = Seat(self._serves)
         self.timeouts = Timeouts()
         self.watch = Watch(self)
         self.looker = Looker(self)
@@ -108,9 +108,20 @@ class Agent:
 
     def abandon(self) -> None:
         """In a forked child: the thread is not here, and what it had open is its parent's."""
+        self.pid = -1  # also where the child has the number of its parent, in a namespace of its own
         remember_parent(self.me.rank, self.me.job)
         self._haste.end()
+        self.timeouts.abandon()
         self.wire.abandon()
+
+    @property
+    def here(self) -> bool:
+        """False in a forked child: nobody is there who could let a stopped thread go on."""
+        return os.getpid() == self.pid
+
+    def _serves(self) -> bool:
+        """Whether the thread is there that a stopped one waits for."""
+        return self.here and self._thread.is_alive()
 
     @property
     def attached(self) -> bool:

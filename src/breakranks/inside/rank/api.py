@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -11,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from breakranks.errors import UsageError
-from breakranks.inside.rank import folder, identity, output
+from breakranks.inside.rank import folder, forks, identity, output
 from breakranks.inside.rank.sites import SITES, Site
 from breakranks.rankset import RankSet
 
@@ -28,7 +29,6 @@ _broken = ""  # why there is no agent; said once
 _debuggers: dict[int, RankPdb] = {}  # by thread: each steps for itself
 _starting = threading.Lock()
 _said_off = False
-_minding = False
 _known_site = SITES.get
 
 
@@ -128,7 +128,8 @@ def attach(me: identity.Me, leaving: Leaving, guest: dict[str, Any]) -> Agent:
     global _agent
     from breakranks.inside.rank.agent import Agent
 
-    with _starting:
+    forks.begin(_forked)
+    with forks.Paused(), _starting:
         if _agent is None:
             made = Agent(me, leaving, guest)
             made.start()
@@ -143,13 +144,15 @@ def forget(gone: Agent) -> None:
         if _agent is gone:
             _agent = None
             _debuggers.clear()
+            forks.end()
 
 
 def debugger(agent: Agent) -> RankPdb:
     """The pdb of this thread."""
     mine = _debuggers.get(threading.get_ident())
     if mine is None:
-        from breakranks.inside.rank.stop import RankPdb
+        with forks.Paused():
+            from breakranks.inside.rank.stop import RankPdb
 
         mine = _debuggers[threading.get_ident()] = RankPdb(agent)
     return mine
@@ -172,8 +175,8 @@ def _start() -> Agent | None:
     global _agent, _broken
     if present() is not None or _broken:
         return _agent
-    _mind_forks()
-    with _starting:
+    forks.begin(_forked)
+    with forks.Paused(), _starting:
         if _agent is None and not _broken:
             try:
                 from breakranks.inside.rank.agent import Agent
@@ -190,20 +193,22 @@ def _start() -> Agent | None:
     return _agent
 
 
-def _mind_forks() -> None:
-    """Only for a job that calls us itself: this cannot be undone."""
-    global _minding
-    if not _minding:
-        _minding = True
-        os.register_at_fork(after_in_child=_forked)
-
-
 def _forked() -> None:
+    """In a child: nothing of its parent's debugging is there. No lock is taken, whose owner may not be there."""
     global _agent, _broken, _starting
     agent, _agent, _broken, _starting = _agent, None, "", threading.Lock()
-    _debuggers.clear()
-    if agent is not None:
+    if agent is None:
+        return
+    with contextlib.suppress(Exception):
         agent.abandon()
+    mine = _debuggers.get(threading.get_ident())
+    displaced = mine.displaced if mine is not None else None
+    for one in list(_debuggers.values()):
+        one.return_streams()
+    _debuggers.clear()
+    armed = sys.modules.get("breakranks.inside.rank.armed")
+    if armed is not None:
+        armed.abandon(agent, sys._getframe(), displaced)
 
 
 def _holds(when: object, frame: FrameType, site: Site) -> bool:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from breakranks.inside.rank import api, places, threads
-from breakranks.inside.rank.engine import BREAKS, Engine, clean
+from breakranks.inside.rank.engine import BREAKS, Engine, clean, is_ours
 from breakranks.inside.rank.engine import Refused as Refused
 from breakranks.inside.rank.seat import Stop
 from breakranks.inside.rank.watches import Probe
@@ -104,6 +104,21 @@ def disarm(agent: Agent) -> None:
     _settle(known)
     if agent.seat.tracing:
         agent.loose()
+
+
+def abandon(agent: Agent, frame: FrameType | None, displaced: Any) -> None:
+    """In a forked child of the process that ``agent`` is of: nothing is armed, nothing is traced. No lock is taken.
+
+    ``frame`` is that of the thread that runs, ``displaced`` the trace function that it had before it was stepped.
+    """
+    global _engine, _making
+    known = _engine
+    if known is not None and known.agent is agent:
+        _engine, _making = None, threading.Lock()
+        displaced = known.abandon() or displaced
+    if is_ours(sys.gettrace()):
+        sys.settrace(displaced)
+    clean(list(threads.stack(frame)))
 
 
 def _settle(known: Engine) -> None:

@@ -178,7 +178,7 @@ class Monitor:
             if stack is None and id(code) in self._met:
                 return None
             if not engine.here:
-                return self._abandon()
+                return self._abandoned()
             with engine.lock:
                 self._met.add(id(code))
                 if stack is not None and not threads.is_passed(sys._getframe(1)):
@@ -187,15 +187,23 @@ class Monitor:
             return None
         if engine.lines(code.co_filename) or id(code) in self._codes:
             if not engine.here:
-                return self._abandon()
+                return self._abandoned()
             with engine.lock:
                 self._mark(code)
         return self._python.DISABLE
 
-    def _abandon(self) -> Any:
-        """In a forked child: nobody is there who could let it go on, and the lock may be somebody's who is not here."""
-        self.stop()
+    def _abandoned(self) -> Any:
+        """In a forked child where nobody has called ``abandon``."""
+        self.abandon()
         return self._python.DISABLE
+
+    def abandon(self) -> None:
+        """In a forked child. Its parent may have been about to begin or to stop: what there is counts, and not what
+        was noted of it."""
+        for tool in _TOOLS:
+            if self._python.get_tool(tool) == _NAME:
+                self._tool = tool
+                self.stop()
 
     def _thrown(self, code: CodeType, offset: int, error: BaseException) -> None:
         self._started(code, offset)
@@ -205,7 +213,7 @@ class Monitor:
         if ident in engine.inside:
             return None
         if not engine.here:
-            return self._abandon()
+            return self._abandoned()
         return None if engine.line(sys._getframe(1), ident) else self._python.DISABLE
 
     def _jumped(self, code: CodeType, offset: int, destination: int) -> None:

@@ -282,8 +282,15 @@ class Tracer:
             self._engine.returned(frame)
 
     def _abandon(self, frame: FrameType) -> Any:
-        """In a forked child."""
-        sys.settrace(None)
+        """In a forked child where nobody has called ``abandon``."""
+        sys.settrace(self.abandon())
         clean(list(threads.stack(frame)))
+
+    def abandon(self) -> Any:
+        """In a forked child: no thread is traced any more. What the one that runs was traced with before."""
+        self._on = False
+        self._files.clear()
+        self._locals.clear()
         if threading.gettrace() is self._global:
             threading.settrace(self._hook)
+        return self._displaced.pop(threading.get_ident(), None)

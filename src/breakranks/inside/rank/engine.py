@@ -63,7 +63,7 @@ class Engine:
     @property
     def here(self) -> bool:
         """False in a forked child: nobody is there who could let it go on."""
-        return os.getpid() == self.agent.pid
+        return self.agent.here
 
     @property
     def stops(self) -> bool:
@@ -149,6 +149,16 @@ class Engine:
             self._clear_breaks()
             self.refresh()
             self.way.stop()
+
+    def abandon(self) -> Any:
+        """In a forked child: as ``off``, without a lock. The trace function of the job's that ours has displaced."""
+        self.lock = threading.RLock()
+        self.generation += 1
+        for armed in (self.halts, self.probes, self.watches, self.catches, self._conditions, self.inside):
+            armed.clear()
+        displaced = self.way.abandon()
+        self._clear_breaks()
+        return displaced
 
     def _clear_breaks(self) -> None:
         """Those of ours; where the numbers after them are nobody's, these are given back too."""

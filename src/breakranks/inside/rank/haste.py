@@ -12,6 +12,9 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
+
+from breakranks.inside.rank import forks
 
 _INTERVAL = 1e-5
 _LASTS = 3.0  # seconds after the last word of a console
@@ -29,6 +32,7 @@ class Haste:
         interval = sys.getswitchinterval()
         if interval > _INTERVAL:  # not: somebody who asks has made it short, and gives it back
             self._own = interval
+            forks.state()["interval"] = interval
             sys.setswitchinterval(_INTERVAL)
 
     def look(self, now: float) -> None:
@@ -43,7 +47,13 @@ class Haste:
         """What gives the job its own again, unless it has set another meanwhile. It needs nothing of ours to do so."""
         own, self._own = self._own, 0.0
         ours = own and sys.getswitchinterval() <= _INTERVAL
-        return functools.partial(sys.setswitchinterval, own) if ours else int
+        return functools.partial(_give_back, own, forks.state(), sys.setswitchinterval) if ours else int
+
+
+def _give_back(own: float, at_fork: dict[str, Any], change: Callable[[float], None]) -> None:
+    """Uses no global: those may be gone by now."""
+    change(own)
+    at_fork["interval"] = 0.0
 
 
 def wake_on_time() -> None:

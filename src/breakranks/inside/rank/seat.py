@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from breakranks.rankset import RankSet
 
 GONE = "the console has gone"
+_LOOK_SECONDS = 1.0  # between two looks whether the agent's thread is there
 _STRAY = 0.5  # seconds within which a signal that was sent arrives
 
 
@@ -55,9 +57,11 @@ class Request:
 
 
 class Seat:
-    """``tracing``: the rank runs, but pdb will stop it again. ``origin``: the call that the debugging began with."""
+    """``tracing``: the rank runs, but pdb will stop it again. ``origin``: the call that the debugging began with.
+    ``serves`` tells whether the agent's thread is there: who is stopped goes on when it is not."""
 
-    def __init__(self) -> None:
+    def __init__(self, serves: Callable[[], bool]) -> None:
+        self._serves = serves
         self.changed = threading.Condition()
         self._one = threading.Lock()
         self.turn = 0  # how often somebody has sat down or stood up: what is told of it may overtake itself
@@ -94,8 +98,9 @@ class Seat:
         return bool(self._release)
 
     def take(self, stop: Stop) -> None:
-        """The calling thread stops; a second one waits until the first has gone."""
-        self._one.acquire()
+        """The calling thread stops; a second one waits until the first has gone. Raises Released if nobody serves."""
+        while not self._one.acquire(timeout=_LOOK_SECONDS):
+            self._check()
         with self.changed:
             self.turn += 1
             if stop.count:
@@ -151,6 +156,7 @@ class Seat:
                 if self._release:
                     self._lines.clear()
                     raise Released(self._release)
+                self._check()
                 if self._lines:
                     self.request = self._lines.popleft()
                     self.evaluating = True
@@ -161,11 +167,15 @@ class Seat:
                 else:
                     self.at_prompt()
 
+    def _check(self) -> None:
+        if not self._serves():
+            raise Released(GONE)
+
     def held(self) -> None:
-        self.changed.wait(1.0)
+        self.changed.wait(_LOOK_SECONDS)
 
     def at_prompt(self) -> None:
-        self.changed.wait(1.0)
+        self.changed.wait(_LOOK_SECONDS)
 
     def _catch_stray(self) -> None:
         """A signal that was sent to end an evaluation must not arrive in the job's own code after it."""

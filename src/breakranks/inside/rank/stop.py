@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from breakranks.inside.rank import armed, fsdp, guard, values, where
+from breakranks.inside.rank import api, armed, fsdp, guard, values, where
 from breakranks.inside.rank.agent import Agent
 from breakranks.inside.rank.arming import Arming
 from breakranks.inside.rank.captured import Captured
@@ -65,11 +65,12 @@ class RankPdb(Arming, pdb.Pdb):
         self.share()
         self.tracer = self.trace_dispatch  # always the same one, so that it can be told from others
         self.lost = False  # the console has gone while the rank was stepped: stop tracing at the next event
-        self._displaced: Any = None  # somebody else's trace function, until this thread runs on
+        self.displaced: Any = None  # somebody else's trace function, until this thread runs on
         self._next: Stop | None = None  # what the next interaction is about, where we know better than pdb
         self._value: dict[str, Any] | None = None
         self._failed = False
         self._fresh = False
+        self._streams: tuple[Any, Any] | None = None  # the job's input and output, while something is evaluated
 
     # ---- stopping
 
@@ -78,7 +79,7 @@ class RankPdb(Arming, pdb.Pdb):
         calls trace_from last."""
         tracer = sys.gettrace()
         sys.settrace(None)  # else all would be traced that we do
-        self._displaced = tracer if not is_ours(tracer) else self._displaced
+        self.displaced = tracer if not is_ours(tracer) else self.displaced
         self.reset()
         self.botframe = _outermost(frame)
         self._next = stop
@@ -118,7 +119,7 @@ class RankPdb(Arming, pdb.Pdb):
         """Not stepped any more; what is armed is come to in another way."""
         self.stepping = False
         self.forget_names()
-        displaced, self._displaced = self._displaced, None
+        displaced, self.displaced = self.displaced, None
         return armed.go_on(self.agent, frame, displaced)
 
     def set_continue(self) -> None:
@@ -139,6 +140,8 @@ class RankPdb(Arming, pdb.Pdb):
         self.trace_from(frame)
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not self.agent.here:
+            return self._abandon(frame)
         if self.lost or self._generation != armed.engine(self.agent).generation:  # everything was taken off meanwhile
             self.lost = False
             self.set_continue()
@@ -155,6 +158,13 @@ class RankPdb(Arming, pdb.Pdb):
             return found
         self.trace_from(frame)  # it was at a prompt, and is stepped on
         return frame.f_trace
+
+    def _abandon(self, frame: FrameType | None) -> None:
+        """In a forked child: it goes on, and is not traced."""
+        api.present()  # has settled what there was of its parent's
+        self.stepping, self.going, self._next = False, True, None
+        displaced, self.displaced = self.displaced, None
+        armed.abandon(self.agent, frame, displaced)
 
     def let_loose(self, frame: FrameType | None) -> None:
         """As if nobody had ever traced this thread."""
@@ -203,6 +213,9 @@ class RankPdb(Arming, pdb.Pdb):
 
     def _sit(self, shown: FrameType | None, body: Callable[[], None]) -> None:
         """Be stopped, as the others and the consoles see it, for as long as ``body`` asks for lines."""
+        if not self.agent.here:
+            self._abandon(shown)
+            return
         stop, self._next = self._next or self._stepped(), None
         self.lost = self.stepping = False
         armed.halted(self.agent)
@@ -211,8 +224,8 @@ class RankPdb(Arming, pdb.Pdb):
         stop.inside = fsdp.inside_of(shown) if shown is not None else None
         self._fresh = True
         ended = False
-        self.agent.enter(stop)  # before the timeouts: the agent puts back what nobody needs
         try:
+            self.agent.enter(stop)  # before the timeouts: the agent puts back what nobody needs
             stop.notes = self.agent.timeouts.extend()
             if "mindspore" in sys.modules:
                 stop.notes.append(_MINDSPORE)
@@ -279,9 +292,10 @@ class RankPdb(Arming, pdb.Pdb):
 
     def onecmd(self, line: str) -> Any:
         self._captured.own(sys.stdout)
-        ours, sys.stdout = sys.stdout, self._captured
+        outer, mine = self._streams, (sys.stdin, sys.stdout)
+        self._streams = outer or mine
         # What asks a question here would ask the job's own terminal, and nobody sees it there.
-        stdin, sys.stdin = sys.stdin, io.StringIO()
+        sys.stdin, sys.stdout = io.StringIO(), self._captured
         try:
             return super().onecmd(line)
         except KeyboardInterrupt:
@@ -289,11 +303,19 @@ class RankPdb(Arming, pdb.Pdb):
             self.error("interrupted")
             return None
         finally:
-            sys.stdin = stdin
+            self._return(mine)
+            self._streams = outer
             self.arm()
-            # The command may have set it to something of its own.
-            if sys.stdout is self._captured:
-                sys.stdout = ours
+
+    def _return(self, streams: tuple[Any, Any]) -> None:
+        sys.stdin = streams[0]
+        if sys.stdout is self._captured:  # else the command has set it to something of its own
+            sys.stdout = streams[1]
+
+    def return_streams(self) -> None:
+        """In a forked child: the job has its own input and output again."""
+        if self._streams is not None:
+            self._return(self._streams)
 
     def error(self, msg: str) -> None:
         self._failed = True

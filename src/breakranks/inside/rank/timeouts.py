@@ -85,6 +85,11 @@ class Timeouts:
             self._told.clear()
             self._extended = False  # last: who asks without the lock must find all of it so
 
+    def abandon(self) -> None:
+        """In a forked child: groups are its parent's, and are left alone; torch's functions are its own again."""
+        self._lock = threading.RLock()
+        self._unwrap()
+
     def _known(self, group: Any) -> bool:
         held = self._groups.get(id(group))
         return held is not None and held() is group

@@ -98,6 +98,8 @@ class Watch:
 
     def publish(self, *, ended: bool = False) -> None:
         """Put up what this rank is at; ``ended``: that it will not come anywhere any more."""
+        if not self._agent.here:  # a forked child: it is its parent's
+            return
         with self._lock:  # made and put up in one: else an older entry could come after a newer one, and stay
             entry = self._entry(ended)
             if entry == self._published:

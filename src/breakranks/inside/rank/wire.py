@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from breakranks.inside.rank import forks
+
 _MOST_IN, _MOST_OUT = 1 << 20, 1 << 24
 Message = dict[str, Any]
 
@@ -59,13 +61,11 @@ class Wire:
             pass
 
     def abandon(self) -> None:
-        """In a forked child: what is open here is the parent's."""
-        for handle in (self._awake, self._wake):
-            os.close(handle)
-        self._listener.close()
-        for client in self.clients:
-            client.connection.close()
-        self._selector.close()
+        """In a forked child: what is open here is the parent's. Nothing is sent any more."""
+        self._guard = threading.Lock()
+        if self._awake >= 0:
+            self.close()
+        self.clients = []
 
     def hang_up(self) -> None:
         """The process ends: consoles see that now, and not when it has gone."""
@@ -88,7 +88,8 @@ class Wire:
         for key, _ in self._selector.select(pause):
             source: Any = key.fileobj
             if source is self._listener:
-                self._accept()
+                with forks.Paused():  # a child closes what it knows of
+                    self._accept()
             elif source == self._awake:
                 self._slumber()
             else:
