@@ -22,8 +22,24 @@ from collections import deque
 import msgspec
 
 from breakranks import __version__
+from breakranks.log import configure_relay
+from breakranks.observe.table import redact
 from breakranks.reach.lines import ALL, MSGPACK, Reader, Writer
-from breakranks.reach.messages import PROTOCOL, Bye, Clock, Connect, Data, Failed, Hello, Ping, Report, Request, Shut
+from breakranks.reach.messages import (
+    PROTOCOL,
+    Bye,
+    Clock,
+    Connect,
+    Data,
+    Failed,
+    Hello,
+    LogLine,
+    Ping,
+    Report,
+    Request,
+    SendLog,
+    Shut,
+)
 from breakranks.reach.serving import Service
 
 PATIENCE = 30.0
@@ -174,6 +190,8 @@ class Agent:
             self.tell(Clock(time.time()))
         elif isinstance(request, Bye):
             self._left = True
+        elif isinstance(request, SendLog):
+            configure_relay(request.level, lambda *record: self.tell(LogLine(*record)), redact)
         elif isinstance(request, Connect):
             self._connect(request)
         elif isinstance(request, Data):
