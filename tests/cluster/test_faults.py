@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -147,12 +148,14 @@ def test_a_bare_host_has_only_the_python_of_its_system(nodes: Nodes) -> None:
 
 
 def test_a_host_without_breakranks_has_the_rest_of_its_python(nodes: Nodes) -> None:
-    assert ssh(nodes, "n5", f"{sys.executable} -c 'import breakranks, msgspec'").returncode == 0
+    assert ssh(nodes, "n5", f"{shlex.quote(sys.executable)} -c 'import breakranks, msgspec'").returncode == 0
     nodes["n5"].hide_breakranks()
     for module in ("breakranks", "msgspec", "pystack", "rich"):
-        assert "No module named" in ssh(nodes, "n5", f"{sys.executable} -c 'import {module}.x'").stderr, module
-    assert ssh(nodes, "n5", f"{sys.executable} -c 'import pytest, numpy'").returncode == 0
-    assert ssh(nodes, "n5", f"{Path(sys.executable).parent}/py-spy --version").returncode == 126
+        assert "No module named" in ssh(nodes, "n5", f"{shlex.quote(sys.executable)} -c 'import {module}.x'").stderr, (
+            module
+        )
+    assert ssh(nodes, "n5", f"{shlex.quote(sys.executable)} -c 'import pytest, numpy'").returncode == 0
+    assert ssh(nodes, "n5", f"{shlex.quote(str(Path(sys.executable).parent))}/py-spy --version").returncode == 126
     assert (REPOSITORY / "src/breakranks/__init__.py").exists()
 
 

@@ -7,6 +7,7 @@ the same job; each test gives it a lie to tell.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -133,7 +134,7 @@ def place() -> Iterator[Path]:
 def br(place: Path) -> Br:
     def call(lie: str, command: str, *words: str, hosts: str = "good,evil", job: str = f"python-{PORT}") -> Done:
         (place / "lie.py").write_text(lie)
-        target = f"exec:{sys.executable} {place / 'host.py'} {place / 'lie.py'} {PORT} {{host}}@{hosts}"
+        target = f"exec:{shlex.quote(sys.executable)} {place / 'host.py'} {place / 'lie.py'} {PORT} {{host}}@{hosts}"
         argv = [sys.executable, "-m", "breakranks", command, target, *words]
         if command != "hosts":
             argv += ["--job", job]

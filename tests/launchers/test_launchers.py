@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +164,7 @@ def test_a_shell_around_the_rank_is_not_the_rank(launch: Launch) -> None:
     port = free_port()
     launch.start(
         TORCHRUN, "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}", "--no-python",
-        "bash", "-c", f"{PYTHON} {SLEEPER} {launch.folder}; true",
+        "bash", "-c", f"{shlex.join([PYTHON, str(SLEEPER), str(launch.folder)])}; true",
     )  # fmt: skip
     pids = launch.ready("rank", 2)
 
@@ -279,7 +280,7 @@ def test_srun(launch: Launch, slurm: Slurm) -> None:
 
 
 def test_srun_a_task_that_ended_is_missing_and_a_shell_is_no_rank(launch: Launch, slurm: Slurm) -> None:
-    srun(launch, slurm, 3, "bash", "-c", f"{PYTHON} {SLEEPER} {launch.folder} --fork 1; true")
+    srun(launch, slurm, 3, "bash", "-c", f"{shlex.join([PYTHON, str(SLEEPER), str(launch.folder)])} --fork 1; true")
     pids = launch.ready("rank", 3)
     workers = launch.ready("helper", 3)
     victim = next(pid for pid in pids if rank_of(pid, "SLURM_PROCID") == 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -155,7 +156,7 @@ def test_the_same_host_twice_is_seen_once(br: Br) -> None:
     [
         ("false {host}", "none of the hosts"),
         ("sh -c 'echo no way in >&2; exit 7' {host}", "no way in"),
-        (f"{sys.executable} -c print('@br1') {{host}}", "none of the hosts"),
+        (f"{shlex.quote(sys.executable)} -c print('@br1') {{host}}", "none of the hosts"),
     ],
 )
 def test_no_host_is_a_clear_word(br: Br, template: str, words: str) -> None:

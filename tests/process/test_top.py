@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -53,7 +54,7 @@ def rank() -> int:
 
 
 def test_it_shows_the_classes_and_q_leaves(rank: int, tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, f"{BREAKRANKS} top pid:{rank} --interval 1")
+    terminal = Terminal(tmp_path, f"{shlex.quote(BREAKRANKS)} top pid:{rank} --interval 1")
     try:
         screen = terminal.wait_for("for_storage")
         assert "sleeping" in screen
@@ -65,7 +66,7 @@ def test_it_shows_the_classes_and_q_leaves(rank: int, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_too_and_the_rank_runs_on(rank: int, tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, f"{BREAKRANKS} top pid:{rank} --interval 1")
+    terminal = Terminal(tmp_path, f"{shlex.quote(BREAKRANKS)} top pid:{rank} --interval 1")
     try:
         terminal.wait_for("for_storage")
         terminal.type("C-c")

@@ -20,15 +20,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "rankset": {"errors"},
     "stall": set(),
+    "log": {"errors"},
     "snapshot": {"errors", "rankset"},
-    "observe": {"errors", "rankset", "snapshot"},
-    "jobs": {"errors", "rankset", "snapshot", "observe"},
-    "inside": {"errors", "rankset", "stall", "snapshot", "observe", "jobs"},
-    "debug": {"errors", "rankset", "stall", "observe", "jobs", "inside"},
-    "reach": {"errors", "rankset", "stall", "snapshot", "observe", "jobs", "inside", "debug"},
+    "observe": {"errors", "log", "rankset", "snapshot"},
+    "jobs": {"errors", "log", "rankset", "snapshot", "observe"},
+    "inside": {"errors", "log", "rankset", "stall", "snapshot", "observe", "jobs"},
+    "debug": {"errors", "log", "rankset", "stall", "observe", "jobs", "inside"},
+    "reach": {"errors", "log", "rankset", "stall", "snapshot", "observe", "jobs", "inside", "debug"},
     "explain": {"errors", "rankset", "snapshot"},
     "show": {"errors", "rankset", "snapshot", "explain", "debug"},
-    "cli": {"errors", "rankset", "snapshot", "observe", "jobs", "inside", "debug", "reach", "explain", "show"},
+    "cli": {"errors", "log", "rankset", "snapshot", "observe", "jobs", "inside", "debug", "reach", "explain", "show"},
     "pdb_utils": {"inside"},
     "__init__": {"inside"},
     "__main__": {"cli"},
@@ -97,6 +98,11 @@ def names(files: list[Path]) -> list[str]:
     return [str(file.relative_to(SOURCE)) for file in files]
 
 
+def _runs_in_a_rank(file: Path) -> bool:
+    path = file.relative_to(SOURCE).as_posix()
+    return path.startswith(("inside/rank/", "inside/payloads/")) or path == "inside/runner.py"
+
+
 def test_every_room_has_a_row() -> None:
     assert {room_of(file) for file in FILES} <= MAY_IMPORT.keys()
 
@@ -132,6 +138,13 @@ def test_third_party_imports_are_where_they_may_be(file: Path) -> None:
 def test_rooms_that_never_touch_a_process(file: Path) -> None:
     forbidden = PURE_ROOMS[room_of(file)]
     wrong = [found for found in imports_in(file) if found.module.split(".")[0] in forbidden]
+    assert not wrong
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if _runs_in_a_rank(f)], ids=lambda file: names([file])[0])
+def test_what_runs_in_a_rank_does_not_log(file: Path) -> None:
+    """The loggers of a job are the job's own."""
+    wrong = [found for found in imports_in(file) if {"logging", "log"} & set(found.module.split("."))]
     assert not wrong
 
 

@@ -7,6 +7,7 @@ import json as stdlib_json
 import os
 import pty
 import select
+import shlex
 import subprocess
 import sys
 import time
@@ -729,7 +730,7 @@ def test_interrupts_are_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     save(job(), str(tmp_path / "x.brk"))
-    command = f"{sys.executable} -m breakranks stacks {tmp_path / 'x.brk'}"
+    command = shlex.join([sys.executable, "-m", "breakranks", "stacks", str(tmp_path / "x.brk")])
     done = subprocess.run(
         ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"],
         capture_output=True,

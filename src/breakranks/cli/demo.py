@@ -16,6 +16,7 @@ import time
 from breakranks.cli import common
 from breakranks.errors import BreakranksError
 from breakranks.explain import Diagnosis
+from breakranks.log import Log
 from breakranks.snapshot.model import Snapshot
 
 TYPE_CHECKING = False
@@ -28,6 +29,7 @@ breakranks demo              start, explain, clean up
 breakranks demo --keep       leave it running, to try other commands on it
 """
 
+_log = Log("cli")
 RANKS = 4
 _START_DEADLINE = 180.0
 _END_DEADLINE = 10.0
@@ -98,9 +100,11 @@ def _start(folder: str) -> subprocess.Popen[bytes]:
     program = os.path.join(folder, "train.py")
     with open(program, "w") as file:
         file.write(PROGRAM)
+    command = [torchrun, "--standalone", f"--nproc-per-node={RANKS}", "train.py"]
+    _log.info("started", argv=command, folder=folder)
     with open(os.path.join(folder, "log"), "wb") as log:
         return subprocess.Popen(
-            [torchrun, "--standalone", f"--nproc-per-node={RANKS}", "train.py"],
+            command,
             cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,

@@ -10,16 +10,19 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 
 from breakranks.cli.defaults import fill
 from breakranks.cli.startup import Words, import_msgspec, relax_collector
 from breakranks.errors import BreakranksError, UsageError
+from breakranks.log import Log, configure, milliseconds
 
 TYPE_CHECKING = False  # not typing's: importing it would be a sixth of the start-up
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
+    from typing import Any
 
     from breakranks.reach.head_start import HeadStart
 
@@ -40,8 +43,10 @@ COMMANDS = {
 # Commands that begin to look while most of us is still to be imported, by a function ``head_start(args)``. It
 # gives None or what to ``close``; ``run`` finds it in its arguments as ``head_start``.
 HEAD_STARTS = frozenset(("stacks",))
+VERBOSE = ("-v", "--verbose")
 STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look"
 
+_log = Log("cli")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 HELP = """\
@@ -59,7 +64,10 @@ examples:
   breakranks why                   explain the job that hangs on this machine
   breakranks stacks --rank 0-3     what four ranks are doing
   breakranks why slurm:2180718     the same on all hosts of a Slurm job
+  breakranks -v why ssh:n[1-4]     and log on standard error what is run, asked and refused; -vv logs more
   breakranks COMMAND --help        options and examples of one command
+
+BREAKRANKS_LOG=FILE appends the log of -vv to a file.
 
 {status}
 """
@@ -80,6 +88,7 @@ def entry() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status and never raises for what a user did."""
     words = list(sys.argv[1:] if argv is None else argv)
+    began = time.monotonic()
     relax_collector()
     if sys.stdout is None:  # closed by whoever started us: >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -91,13 +100,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _dispatch(words)
         sys.stdout.flush()
     except BreakranksError as error:
+        _log.info("ended", status=2, why=error.message, ms=milliseconds(began))
         return _complain(error.message, error.help)
     except KeyboardInterrupt:
+        _log.info("ended by Ctrl-C", status=130, ms=milliseconds(began))
         return 130
     except BrokenPipeError:
         _drop_output()  # whoever read it has left: | head
         return 141
     except Exception as error:
+        _log.info("ended", status=2, why=f"{type(error).__name__}: {error}", ms=milliseconds(began))
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
             _drop_output()
             return _complain(f"cannot write the output: {error.strerror}", "Is the disk full?")
@@ -108,10 +120,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             "This is a bug of breakranks, not of your job. Please report it with what this prints:\n"
             "  BREAKRANKS_DEBUG=1 breakranks " + " ".join(words),
         )
+    _log.info("ended", status=status, ms=milliseconds(began))
     return status
 
 
 def _dispatch(words: list[str]) -> int:
+    verbose = 0
+    while words and (count := _verbosity(words[0])):
+        verbose += count
+        words = words[1:]
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words or words[0] in ("-h", "--help"):
@@ -129,14 +146,16 @@ def _dispatch(words: list[str]) -> int:
     if name not in HEAD_STARTS:
         import_msgspec()
     module = _load(COMMANDS[name][0])
-    args = Words(module.configure).parse(words[1:])
+    args = Words(_configured(module)).parse(words[1:])
     if args is not None:
+        _start_log(verbose + args.verbose, words)
         fill(args)
     begun = module.head_start(args) if name in HEAD_STARTS and args is not None else None
     try:
         import_msgspec()
         if args is None:
             args = parser_of(name, module).parse_args(words[1:])
+            _start_log(verbose + args.verbose, words)
             fill(args)
         args.head_start = begun
         args.reaching = None
@@ -170,8 +189,41 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_help_width()),
         allow_abbrev=False,
     )
-    module.configure(parser)
+    _configured(module)(parser)
     return parser
+
+
+def _configured(module: ModuleType) -> Callable[[Any], None]:
+    """The options of a command, and those that every command has."""
+
+    def configure(parser: Any) -> None:
+        module.configure(parser)
+        parser.add_argument(
+            *VERBOSE,
+            action="count",
+            default=0,
+            help="log on standard error what is run, asked and refused, and how long it takes; -vv logs more",
+        )
+
+    return configure
+
+
+def _verbosity(word: str) -> int:
+    """How often a word says -v: 2 for -vv, 0 for any other word."""
+    if word in VERBOSE:
+        return 1
+    return len(word) - 1 if word.startswith("-v") and not word.strip("-v") else 0
+
+
+def _start_log(verbose: int, words: list[str]) -> None:
+    path = os.environ.get("BREAKRANKS_LOG", "")
+    if verbose > 0 or path:
+        from breakranks import __version__
+        from breakranks.observe.table import redact
+
+        configure(verbose, path, redact)
+        python = ".".join(map(str, sys.version_info[:3]))
+        _log.info("command", argv=["breakranks", *words], version=__version__, python=python, uid=os.geteuid())
 
 
 def _help_width() -> int:

@@ -58,9 +58,9 @@ class Words:
                     return None
                 given.append(word)
             elif "action" in how:
-                if equals or how["action"] != "store_true":
+                if equals or how["action"] not in ("store_true", "count"):
                     return None
-                values[how["name"]] = True
+                values[how["name"]] = True if how["action"] == "store_true" else values[how["name"]] + 1
             else:
                 value = value if equals else next(left, "")
                 if not value or value.startswith("-") or value not in how.get("choices", (value,)):

@@ -18,10 +18,12 @@ from breakranks.inside.rank import AGENT_THREAD
 from breakranks.inside.rank.folder import started
 from breakranks.inside.shipped import bundle
 from breakranks.jobs.find import FoundJob, FoundRank
+from breakranks.log import Log, milliseconds
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
 
 DEADLINE = 10.0
+_log = Log("debug")
 _LEAVES = 10.0  # seconds in which an agent that was leaving has gone, also on a machine that is loaded
 
 
@@ -47,6 +49,7 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = DEA
     chosen = [rank for rank in job.ranks if ranks is None or rank.rank in ranks]
     agents: list[Found] = []
     unreached: list[Unreached] = []
+    began = time.monotonic()
     until = 0.0
     modules = {**bundle(), "module": "breakranks.inside.rank.attached"}
     with Watchdog() as dog:
@@ -73,6 +76,11 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = DEA
             chosen = again
             if again:
                 time.sleep(0.02)
+    for agent in agents:
+        _log.debug("agent is in", rank=agent.rank, pid=agent.pid)
+    for missed in unreached:
+        _log.info("agent is not in", rank=missed.rank, pid=missed.pid, why=missed.what)
+    _log.info("attached", agents=len(agents), unreached=len(unreached), ms=milliseconds(began))
     return Attached(agents=tuple(agents), unreached=tuple(unreached))
 
 

@@ -18,6 +18,7 @@ from breakranks.inside import channel, entry, remote, target
 from breakranks.inside.channel import Channel
 from breakranks.inside.code import THREAD_NAME
 from breakranks.inside.errors import Failed, GilHeld, Gone, InsideError, Late, Refused
+from breakranks.log import Log, milliseconds
 from breakranks.observe import state
 from breakranks.observe.watchdog import Watchdog
 from breakranks.stall import stalled
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Failed", "Gone", "InsideError", "Late", "Refused", "ask", "ask_many"]
 
+_log = Log("inside")
 _NOTHING: Mapping[str, object] = {}
 _NOT_UP = -3  # the stub's word for it
 _AGAIN = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
@@ -81,7 +83,22 @@ def ask_many(
         raise
     if asked.error is not None:
         raise asked.error
+    _tell(payload, asked)
     return asked.answers
+
+
+def _tell(payload: str, asked: _Asked) -> None:
+    refused = 0
+    for pid, answer in asked.answers.items():
+        if isinstance(answer, InsideError):
+            refused += 1
+            _log.info("not injected", payload=payload, pid=pid, why=answer.message)
+        else:
+            _log.debug("injected", payload=payload, pid=pid, bytes=len(answer))
+    pids = ",".join(map(str, asked.pids))
+    answered = len(asked.answers) - refused
+    took = milliseconds(asked.begun)
+    _log.info("injection done", payload=payload, pids=pids, answered=answered, refused=refused, ms=took)
 
 
 class _Open:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+
+from breakranks.log import Log, milliseconds
 
 _SINCE = (3, 14)
 _DEADLINE = 3.0
+_log = Log("inside")
 _SEND = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
 # One expression, that no name stays in __main__.
 SCRIPT = "__import__('_thread').start_new_thread(exec, ({source!r}, {{}}))\n"
@@ -25,8 +29,11 @@ def send(pid: int, script: str) -> bool:
     words = [f"/proc/{pid}/exe", "-I", "-S", "-c", _SEND, str(pid), script]
     # Its libraries may be where only its own environment says.
     environment = {key: value for key, value in os.environ.items() if key == "LD_LIBRARY_PATH"}
+    began = time.monotonic()
     try:
         done = subprocess.run(words, env=environment, capture_output=True, timeout=_DEADLINE, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.info("not run", argv=words[:5], why=error, ms=milliseconds(began))
         return False
+    _log.debug("ran", argv=words[:5], status=done.returncode, ms=milliseconds(began))
     return done.returncode == 0

@@ -6,6 +6,7 @@ process, and only for those that ``torch.multiprocessing.spawn`` may have starte
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from breakranks.jobs.identity import Candidate, Identities, candidates, same_pro
 from breakranks.jobs.launchers import Launcher
 from breakranks.jobs.missing import Members, expected_here, missing_ranks, zombie_ranks
 from breakranks.jobs.unseen import container_problem, pids_text, refused_problems
+from breakranks.log import Log, milliseconds
 from breakranks.observe.table import Entry, Table, redact
 from breakranks.snapshot.model import Job, Missing, Problem
 
@@ -20,6 +22,7 @@ from breakranks.snapshot.model import Job, Missing, Problem
 StackOf = Callable[[int], "Sequence[Mapping[str, Any]] | None"]
 
 
+_log = Log("jobs")
 # Launchers that people also use to start one program a node, which then spawns a rank a device.
 _MAY_SPAWN = ("slurm", "mpirun", "mpich", "python")
 
@@ -57,6 +60,7 @@ def find_jobs(table: Table, *, stack_of: StackOf | None = None) -> Found:
     from breakranks.jobs.starting import starting_jobs
     from breakranks.jobs.unnamed import ray_jobs, spawn_jobs
 
+    began = time.monotonic()
     known = Identities(table)
     groups, left_over = _group(table, candidates(table, known))
     found = [_job(table, known, group) for group in _innermost(table, groups)]
@@ -76,7 +80,19 @@ def find_jobs(table: Table, *, stack_of: StackOf | None = None) -> Found:
     problems += [container] if container else []
     problems += refused_problems(table)
     found.sort(key=lambda job: (job.job.started, job.job.key))
-    return Found(tuple(_unique_keys(found)), tuple(problems))
+    everything = Found(tuple(_unique_keys(found)), tuple(problems))
+    _tell(everything, len(table.entries), began)
+    return everything
+
+
+def _tell(found: Found, processes: int, began: float) -> None:
+    _log.info("looked for jobs", processes=processes, jobs=len(found.jobs), ms=milliseconds(began))
+    for one in found.jobs:
+        pids = ",".join(str(rank.pid) for rank in one.ranks)
+        gone = ",".join(missing.ranks for missing in one.missing) or None
+        _log.info("job", name=one.job.key, launcher=one.job.launcher, world=one.job.world_size, pids=pids, missing=gone)
+    for problem in found.problems:
+        _log.info("not seen", why=problem.what)
 
 
 # --- which candidates share a world ------------------------------------------------------------------

@@ -14,9 +14,11 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from breakranks.log import Log, milliseconds
 from breakranks.observe import permissions
 from breakranks.snapshot.model import Frame, Problem
 
+_log = Log("observe")
 _DEADLINE = 8.0
 _EVAL = "_PyEval_EvalFrameDefault"
 _LONGEST_SYMBOL = 200
@@ -53,6 +55,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE) -> tuple[dict[int, N
     count = min(len(todo), max(2, os.cpu_count() or 2))
     queues = [todo[i::count] for i in range(count)]
     workers: list[tuple[subprocess.Popen[bytes], list[int], bytearray, float]] = []
+    began = time.monotonic()
 
     def start(pids: list[int]) -> None:
         command = [sys.executable, "-m", "breakranks.observe.native", *map(str, pids)]
@@ -90,6 +93,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE) -> tuple[dict[int, N
                     worker.kill()
                 worker.wait()
                 worker.stdout.close()
+                _log.debug("ran", argv=worker.args, status=worker.returncode, ms=milliseconds(began))
                 if left:
                     # It died or stuck on the first process that has no answer; the others get a new worker.
                     clean = False
@@ -102,6 +106,11 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE) -> tuple[dict[int, N
             worker.kill()
             worker.wait()
             clean = False
+    for pid, one in found.items():
+        if one.problem is not None:
+            _log.info("C frames refused", pid=pid, why=one.problem.what)
+        else:
+            _log.debug("C frames read", pid=pid, threads=len(one.threads))
     return found, clean
 
 

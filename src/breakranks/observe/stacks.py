@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from breakranks.log import Log, milliseconds
 from breakranks.observe import permissions
 from breakranks.observe.sweep import DEADLINE, Answer, Sweep, py_spy
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PythonStacks", "PythonThread", "parse", "plain_name", "py_spy", "read", "sweep", "threads_of"]
 _ONE = 5.0  # seconds for one process
+_log = Log("observe")
 
 
 class PythonThread(NamedTuple):
@@ -48,9 +51,15 @@ def sweep(
 def read(going: Sweep) -> dict[int, PythonStacks]:
     """What a sweep finds, when it has ended. Each answer is read while the next is on its way."""
     try:
-        return {answer.pid: _stacks(answer) for answer in going.answers()}
+        found = {answer.pid: _stacks(answer) for answer in going.answers()}
     finally:
         going.cancel()
+    for pid, one in found.items():
+        if one.problem is not None:
+            _log.info("Python stack refused", pid=pid, why=one.problem.what)
+        else:
+            _log.debug("Python stack read", pid=pid, threads=len(one.threads))
+    return found
 
 
 def _stacks(answer: Answer) -> PythonStacks:
@@ -135,16 +144,20 @@ def threads_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
 
     with Watchdog() as dog:
         dog.guard(pid)
+        began = time.monotonic()
+        command = [py_spy(), "dump", "--json", "--locals", "--pid", str(pid)]
         try:
             done = subprocess.run(
-                [py_spy(), "dump", "--json", "--locals", "--pid", str(pid)],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=_ONE,
                 check=False,
             )
+            _log.debug("ran", argv=command, status=done.returncode, bytes=len(done.stdout), ms=milliseconds(began))
             threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout or b"[]")
-        except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError):
+        except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError) as error:
+            _log.info("Python stack refused", pid=pid, why=error, ms=milliseconds(began))
             return None
     return threads

@@ -11,6 +11,7 @@ import sys
 import time
 
 from breakranks.errors import BreakranksError
+from breakranks.log import Log, milliseconds
 from breakranks.observe import permissions
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ else:
     import _signal as signal  # what signal is made of: the same, without making an enum of every constant
 
 DEADLINE = 5.0
+_log = Log("observe")
 _WAKE = 0.002
 # Another tool that looks at this very moment is done after this, unless it is there to stay.
 _ANOTHER_LOOK = 0.1
@@ -39,14 +41,17 @@ class Answer:
 
 
 class _Running:
-    __slots__ = ("child", "end", "errors", "output", "target")
+    __slots__ = ("began", "child", "command", "end", "ended", "errors", "output", "status", "target")
 
-    def __init__(self, target: int, output: int, errors: int, child: int, end: float) -> None:
+    def __init__(self, target: int, command: list[str], output: int, errors: int, child: int, deadline: float) -> None:
         self.target = target
+        self.command = command
+        self.began = self.ended = time.monotonic()
+        self.status = 0
         self.output = output
         self.errors = errors
         self.child = child
-        self.end = end
+        self.end = self.began + deadline
 
 
 def py_spy() -> str:
@@ -169,7 +174,9 @@ class Sweep:
             while self._missed:
                 self._missed = False
                 for one in tuple(self._running):
-                    if os.waitpid(one.child, os.WNOHANG)[0]:
+                    ended, status = os.waitpid(one.child, os.WNOHANG)
+                    if ended:
+                        one.status, one.ended = os.waitstatus_to_exitcode(status), time.monotonic()
                         self._running.remove(one)
                         self._ended.append(one)
                 while len(self._running) < self._at_once and (pid := self._next()):
@@ -215,12 +222,14 @@ class Sweep:
             setpgroup=0,
             setsigmask=(),
         )
-        return _Running(pid, output, errors, child, time.monotonic() + self._deadline)
+        return _Running(pid, command, output, errors, child, self._deadline)
 
     def _read(self, one: _Running) -> Answer | None:
         """What py-spy wrote; None if it was refused only for now and will be tried again."""
         answer = Answer(one.target, _contents(one.output), _contents(one.errors).decode(errors="replace"))
         _close(one)
+        took = milliseconds(one.began, one.ended)
+        _log.debug("ran", argv=one.command, status=one.status, bytes=len(answer.text), ms=took)
         if not answer.text and one.target not in self._asked_again and permissions.for_now(one.target, answer.errors):
             self._asked_again.add(one.target)
             self._again.append((time.monotonic() + _ANOTHER_LOOK, one.target))
@@ -233,6 +242,7 @@ class Sweep:
             if now > one.end:
                 self._running.remove(one)
                 _kill(one)
+                _log.debug("ran, killed at its deadline", argv=one.command, ms=milliseconds(one.began))
                 yield Answer(one.target, late=self._deadline)
 
 

@@ -22,8 +22,23 @@ from collections import deque
 import msgspec
 
 from breakranks import __version__
+from breakranks.log import configure_relay
+from breakranks.observe.table import redact
 from breakranks.reach.lines import ALL, MSGPACK, Reader, Writer
-from breakranks.reach.messages import PROTOCOL, Clock, Connect, Data, Failed, Hello, Ping, Report, Request, Shut
+from breakranks.reach.messages import (
+    PROTOCOL,
+    Clock,
+    Connect,
+    Data,
+    Failed,
+    Hello,
+    LogLine,
+    Ping,
+    Report,
+    Request,
+    SendLog,
+    Shut,
+)
 from breakranks.reach.serving import Service
 
 PATIENCE = 30.0
@@ -169,6 +184,8 @@ class Agent:
     def _take(self, request: Request) -> None:
         if isinstance(request, Ping):
             self.tell(Clock(time.time()))
+        elif isinstance(request, SendLog):
+            configure_relay(request.level, lambda *record: self.tell(LogLine(*record)), redact)
         elif isinstance(request, Connect):
             self._connect(request)
         elif isinstance(request, Data):

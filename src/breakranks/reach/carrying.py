@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from breakranks.log import Log, milliseconds
 from breakranks.reach.lines import Reader, Said, Writer
 from breakranks.reach.ways import Carrier
 
+_log = Log("reach")
 _CHUNK = 1 << 18
 _ERRORS = 8_000  # bytes kept of what it complains of, of one host
 _FILES = 4  # open, a host
@@ -27,7 +30,7 @@ class Running:
         self._writer = Writer(nonce, carrier.piece)
         self._waiting: deque[bytes] = deque()
         self._stderr = b""
-        self.pinged = time.monotonic()
+        self._began = self.pinged = time.monotonic()
         self.received = 0
         # A session of its own: Ctrl-C is ours to handle, and all of it can be ended at once.
         self.process = subprocess.Popen(
@@ -39,6 +42,7 @@ class Running:
             env={**os.environ, **carrier.env},
             start_new_session=True,
         )
+        _log.info("started", argv=_shown(carrier.argv), child=self.process.pid, hosts=len(carrier.hosts))
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.outward = self.process.stdout.fileno()
         self.errors = self.process.stderr.fileno()
@@ -115,6 +119,8 @@ class Running:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
+        _log.info("ran", argv=_shown(self.carrier.argv)[:1], child=self.process.pid, status=self.process.returncode,
+                  received=self.received, ms=milliseconds(self._began))  # fmt: skip
         return self.process.returncode
 
     def kill(self) -> None:
@@ -127,6 +133,13 @@ class Running:
                 os.killpg(self.process.pid, number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+
+def _shown(argv: Sequence[str]) -> list[str]:
+    """Without the command that starts an agent: it is long, and has the set-up in it, coded, so that no secret in that
+    could be told from the rest."""
+    shown = list(itertools.takewhile(lambda word: "br_say" not in word, argv))
+    return [*shown, "(agent)"] if len(shown) < len(argv) else shown
 
 
 def allow_files(hosts: int) -> None:

@@ -20,14 +20,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from breakranks.log import OFF, Log, level, milliseconds, relay
+from breakranks.reach import messages
 from breakranks.reach.carrying import Running, allow_files
 from breakranks.reach.checking import Stage
 from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
-from breakranks.reach.messages import PROTOCOL, Clock, Data, Hello, Ping, Reply, Report, Request, Shut
+from breakranks.reach.messages import PROTOCOL, Clock, Data, Hello, LogLine, Ping, Reply, Report, Request, Shut
 from breakranks.reach.station import Asked, Links, Roster, Station
 from breakranks.reach.ways import Lost, Plan, diagnose
 from breakranks.stall import stalled
 
+_log = Log("reach")
 _PING = 5.0
 _SOON = 1.0  # seconds of waiting until it is said
 _TURN = 0.25
@@ -36,6 +39,7 @@ _SILENT = 20.0  # seconds; an agent gives a sign of life more often
 _CHUNK = 1 << 16
 _ENDING = 3.0  # seconds; killed by its launcher, an agent could not clear up behind it
 _BUFFER = 1 << 22
+_MOST_LOGGED = 100_000  # lines of one host's log
 
 
 class Fleet:
@@ -206,7 +210,8 @@ class Fleet:
             self._selector.register(running.errors, selectors.EVENT_READ, (running, "err"))
             for one in stations:
                 one.running = running
-                one.until = time.monotonic() + self.deadline
+                one.began = time.monotonic()
+                one.until = one.began + self.deadline
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(_TURN):
@@ -282,7 +287,7 @@ class Fleet:
                 except (msgspec.MsgspecError, ValueError, RecursionError):
                     running.reader.broken += 1
                     continue
-                self._report(running, said.who, report)
+                self._report(running, said.who, report, len(said.body))
 
     def _stage(self, running: Running, said: Said) -> None:
         """Before an agent runs: it lacks our code, or cannot run at all."""
@@ -299,16 +304,21 @@ class Fleet:
         if stage.word == "need" and not one.supplied:
             one.supplied = True
             one.until = time.monotonic() + self.deadline + self.longer
+            need = {name: stage.need[name] for name in ("python", "machine")}
+            _log.info("host lacks our code", host=one.name, have=",".join(stage.need["have"]), **need)
+            sent = 0
             for body in self._supply(stage.need):
                 running.send(said.who, body[:1], body[1:])
+                sent += len(body)
             self._flush(running)
+            _log.info("code sent", host=one.name, bytes=sent)
         elif stage.word == "no-python":
             what = f"no Python 3.10 or newer there (found: {', '.join(stage.found) or 'none'})"
             self._lose(one, Lost(kind="no-python", what=what, remedy=_PYTHON))
         elif stage.word == "failed":
             self._lose(one, Lost(kind="failed", what=stage.what, remedy=stage.help))
 
-    def _report(self, running: Running, who: str, report: Report) -> None:
+    def _report(self, running: Running, who: str, report: Report, size: int) -> None:
         one = self._running[running].of(who, report.aliases if isinstance(report, Hello) else ())
         if one is None:
             return
@@ -317,6 +327,8 @@ class Fleet:
             self._meet(running, one, report)
         elif isinstance(report, Clock):
             self._set_clock(one, report)
+        elif isinstance(report, LogLine):
+            self._logged(one, report)
         elif isinstance(report, Data):
             self._links.deliver(one, report)
         elif isinstance(report, Shut):
@@ -328,6 +340,16 @@ class Fleet:
                     asked.awaited.discard(one.name)
                     asked.answers.append((one.name, report))
                     self._changed.notify_all()
+                    _log.info("host answered", host=one.name, answer=type(report).__name__, id=report.id, bytes=size,
+                              why=report.what if isinstance(report, messages.Failed) else None,
+                              ms=milliseconds(asked.began))  # fmt: skip
+
+    def _logged(self, one: Station, logged: LogLine) -> None:
+        """A line of a host's log, if that was asked for; by our clock."""
+        one.logged += 1
+        if level() == OFF or one.logged > _MOST_LOGGED or not math.isfinite(logged.time):
+            return
+        relay(one.name, logged.time - one.clock, logged.level, logged.room, logged.pid, logged.text)
 
     def _meet(self, running: Running, one: Station, hello: Hello) -> None:
         if one.lost is not None or one.hello is not None:
@@ -343,6 +365,10 @@ class Fleet:
             with self._changed:
                 one.hello = hello
                 self._arrived(one)
+            _log.info("host is there", host=one.name, python=hello.python, user=hello.user, agent=hello.pid,
+                      shipped=hello.shipped, ms=milliseconds(one.began))  # fmt: skip
+            if level() < OFF:
+                self._tell(one, messages.SendLog(level()))
             one.pinged = time.time()
             self._tell(one, Ping())
 
@@ -374,6 +400,8 @@ class Fleet:
             for asked in self._asked.values():
                 asked.awaited.discard(one.name)
             self._arrived(one)
+        took = milliseconds(one.began) if one.began else None
+        _log.info("host lost", host=one.name, kind=lost.kind, why=lost.what, ms=took)
         self._links.drop(one)
         running = one.running
         if running is not None and len(running.carrier.hosts) == 1 and running in self._running:
@@ -415,7 +443,11 @@ class Fleet:
                 self._tell(self.stations[name], request)
 
     def _send(self, running: Running, who: str, request: Request) -> None:
-        running.send(who, MSGPACK, msgspec.msgpack.encode(request))
+        body = msgspec.msgpack.encode(request)
+        if not isinstance(request, (Ping, Data)):
+            number = getattr(request, "id", None)
+            _log.info("asked", to=who, request=type(request).__name__, id=number, bytes=len(body))
+        running.send(who, MSGPACK, body)
         self._flush(running)
 
     def _tell(self, one: Station, request: Request) -> None:

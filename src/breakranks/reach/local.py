@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from breakranks import __version__
 from breakranks.jobs.unseen import user_name
+from breakranks.log import Log, milliseconds
 from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry, Table, read_table, redact
 from breakranks.observe.watchdog import Watchdog
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from breakranks.snapshot.inside import Inside
     from breakranks.snapshot.model import Frame
 
+_log = Log("reach")
 _WEAR_OFF = 5
 # Nanoseconds. Being stopped and let go again costs a thread 25 to 65 µs; one step of the smallest job 200.
 _GLANCE = 150_000
@@ -109,6 +111,7 @@ class Session:
         runs in it.
         """
         assert self._dog is not None, "use it as a context manager"
+        began = time.monotonic()
         self._table = read_table() if self._details else self._table
         pids = [one.pid for one in self._ranks] or self._launcher()
         readable = set(pids)
@@ -141,6 +144,9 @@ class Session:
             self._visit(states, flight=True)
         if self._details:
             self._ran = _settled_run_times({pid: states[pid] for pid in pids})
+        read = sum(one.problem is None for one in python.values())
+        _log.info("sample taken", number=len(self._times), processes=len(pids), stacks=read, native=len(deep),
+                  inside=recorders, ms=milliseconds(began))  # fmt: skip
 
     def visit(self, *, all_ranks: bool) -> None:
         """Ask the ranks what only they know of where they stand; or only those whose main thread waits for something

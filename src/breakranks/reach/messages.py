@@ -87,6 +87,12 @@ class Check(Struct, frozen=True, tag="check"):
     slurm: tuple[str, str] | None = None
 
 
+class SendLog(Struct, frozen=True, tag="send-log"):
+    """Send what you log, from this level on. An agent that does not know this answers that it did not understand."""
+
+    level: int
+
+
 class Connect(Struct, frozen=True, tag="connect"):
     """Join the link of this number to the agent of a rank, by the path that ``Agents`` or ``Attach`` told."""
 
@@ -112,7 +118,7 @@ class Ping(Struct, frozen=True, tag="ping"):
     """Somebody is there. An agent that hears nothing for long ends."""
 
 
-Request = Find | Sample | Attach | Eval | Agents | End | Check | Connect | Data | Shut | Ping
+Request = Find | Sample | Attach | Eval | Agents | End | Check | SendLog | Connect | Data | Shut | Ping
 
 
 # ---- from a host
@@ -196,5 +202,15 @@ class Clock(Struct, frozen=True, tag="clock"):
     time: float
 
 
-Report = Hello | Jobs | Taken | Attached | Told | Ended | Checked | Failed | Clock | Data | Shut
+class LogLine(Struct, frozen=True, tag="log-line"):
+    """One line of a host's log, after it was asked for by ``SendLog``. ``time``: by its own clock."""
+
+    time: float
+    level: int
+    room: str
+    pid: int
+    text: str
+
+
+Report = Hello | Jobs | Taken | Attached | Told | Ended | Checked | Failed | Clock | LogLine | Data | Shut
 Reply = Jobs | Taken | Attached | Told | Ended | Checked | Failed

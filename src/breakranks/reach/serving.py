@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from breakranks.errors import BreakranksError, NoJobError
 from breakranks.jobs.find import FoundJob, find_jobs
+from breakranks.log import Log, milliseconds
 from breakranks.observe.stacks import threads_of
 from breakranks.observe.table import Table, read_table
 from breakranks.rankset import RankSet
@@ -33,6 +35,8 @@ from breakranks.reach.messages import (
     Told,
 )
 
+_log = Log("reach")
+
 
 class Service:
     """``sockets`` are those that it has told of: a link may go to them and to nothing else."""
@@ -54,6 +58,13 @@ class Service:
 
     def answer(self, request: Request) -> Reply:
         """The answer to a request. Whatever goes wrong is an answer too."""
+        began = time.monotonic()
+        reply = self._answer(request)
+        why = reply.what if isinstance(reply, Failed) else None
+        _log.info("request done", request=type(request).__name__, why=why, ms=milliseconds(began))
+        return reply
+
+    def _answer(self, request: Request) -> Reply:
         number: int = getattr(request, "id", 0)
         try:
             return self._answers[type(request)](request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import selectors
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from breakranks.reach.carrying import Running
@@ -31,6 +32,8 @@ class Station:
         self.clock_error = 0.0
         self.pinged = 0.0
         self.heard = 0.0
+        self.began = 0.0  # when its carrier was started
+        self.logged = 0  # lines of its log
 
     @property
     def who(self) -> str:
@@ -65,6 +68,7 @@ class Asked:
     """A question to many hosts: who has still to answer, and the answers that nobody has taken yet."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
+        self.began = time.monotonic()
         self.awaited = set(hosts)
         self.answers: list[tuple[str, Reply]] = []
 

@@ -27,7 +27,18 @@ TOOLS = ("py-spy", "pystack")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 # What a host runs. Of these the compiled code is sent too, where it fits: compiling takes a fifth of a second.
-_RUN_THERE = ("__init__.py", "errors.py", "rankset.py", "snapshot", "observe", "jobs", "inside", "debug", "reach")
+_RUN_THERE = (
+    "__init__.py",
+    "errors.py",
+    "log.py",
+    "rankset.py",
+    "snapshot",
+    "observe",
+    "jobs",
+    "inside",
+    "debug",
+    "reach",
+)
 _LOADED = 1  # PT_LOAD
 
 

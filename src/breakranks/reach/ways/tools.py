@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from breakranks.errors import UsageError
+from breakranks.log import Log, milliseconds
+
+_log = Log("reach")
 
 
 class Answer(NamedTuple):
@@ -31,6 +35,7 @@ def ask(argv: Sequence[str], deadline: float, remedy: str) -> Answer:
     import subprocess
 
     need(argv[0], remedy)
+    began = time.monotonic()
     try:
         done = subprocess.run(
             argv,
@@ -42,6 +47,7 @@ def ask(argv: Sequence[str], deadline: float, remedy: str) -> Answer:
             errors="replace",
         )
     except subprocess.TimeoutExpired as error:
+        _log.info("ran, killed at its deadline", argv=argv, ms=milliseconds(began))
         text = error.stderr or b""
         said = (text if isinstance(text, str) else text.decode("utf-8", "replace")).strip().splitlines()
         raise UsageError(
@@ -49,6 +55,7 @@ def ask(argv: Sequence[str], deadline: float, remedy: str) -> Answer:
         ) from error
     except OSError as error:
         raise UsageError(f"{argv[0]} does not run: {error.strerror}", remedy) from error
+    _log.info("ran", argv=argv, status=done.returncode, ms=milliseconds(began))
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
