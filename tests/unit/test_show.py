@@ -831,7 +831,7 @@ def test_plain_words_mean_what_argparse_makes_of_them(name: str, capsys: pytest.
     module = main._load(main.COMMANDS[name][0])
     understood = 0
     for text in (*WORDS, *NOT_PLAIN):
-        found = main.Words(module.configure).parse(text.split())
+        found = main.Words(main._configured(module)).parse(text.split())
         try:
             expected = vars(main.parser_of(name, module).parse_args(text.split()))
         except SystemExit:
