@@ -49,6 +49,14 @@ def everyone(count: str) -> int:
     return total
 
 
+def apart() -> int:
+    """All ranks stop at the same place, a moment apart."""
+    breakranks.breakpoint("all")
+    time.sleep(0.2 * RANK)
+    breakranks.breakpoint("all")  # apart
+    return RANK
+
+
 def everyone_total(rank: int, count: int) -> int:
     return sum(i + rank for i in range(count))
 
@@ -116,7 +124,7 @@ def printer(seed: str, lines: str) -> str:
 
 
 MODES: dict[str, Callable[..., object]] = {
-    one.__name__: one for one in (steps, everyone, spin, counted, passing, chosen, printer)
+    one.__name__: one for one in (steps, everyone, apart, spin, counted, passing, chosen, printer)
 }
 
 

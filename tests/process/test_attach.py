@@ -207,6 +207,16 @@ def test_a_forked_helper(place: Place) -> None:
     target.ends()
 
 
+def test_ranks_that_stop_at_one_breakpoint_are_said_together(place: Place) -> None:
+    ranks = [Target(place, "busy") for _ in range(2)]
+    target = "pid:" + ",".join(str(one.pid) for one in ranks)
+    shown = attach(place, target, f"tbreak {PROGRAM}:{line_of('mix', PROGRAM)}", "all c", "wait 60", "go")
+    assert f"ranks 0-1 stopped, {at('mix', 'work')} (breakpoint 1)\n" in shown, shown
+    for one in ranks:
+        one.left()
+        one.ends()
+
+
 def test_what_is_assigned_is_the_programs(place: Place) -> None:
     target = Target(place, "assigned")
     attach(place, target, "up", "up", "up", "down", "go", status=1)
@@ -221,10 +231,13 @@ def test_what_is_assigned_is_the_programs(place: Place) -> None:
 # ---- what stays
 
 STANDARD = sys.stdlib_module_names
+AT_FORK = [f"_register.<locals>.{name}" for name in ("before", "in_child", "in_parent")]  # which cannot be taken back
 
 
 def compared(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:
-    """What differs, but for modules of the standard library, which stay."""
+    """What differs, but for modules of the standard library and what is called at a fork: these stay."""
+    for name in AT_FORK:
+        after["functions"].remove(name)  # type: ignore[attr-defined]
     new = set(after.pop("modules")) - set(before.pop("modules"))  # type: ignore[call-overload]
     different: dict[str, object] = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
     foreign = [name for name in new if name.partition(".")[0] not in STANDARD]

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from support.stalls import undisturbed
+
 from .console_program import everyone_total, steps_total
 from .terminals import (
     BREAKRANKS,
@@ -161,6 +163,27 @@ def test_each_c_shows_the_next_stop(place: Place) -> None:
     console.keys("c\r")
     assert console.ends() == 0
     job.ends()
+
+
+def test_ranks_that_stop_at_one_place_a_moment_apart_are_said_together(tmp_path: Path) -> None:
+    """GIVEN ranks that come to the same line one after the other WHEN a console waits THEN it shows one line."""
+    folders = iter([tmp_path / str(number) for number in range(9)])
+
+    def stopped_apart() -> None:
+        folder = next(folders)
+        folder.mkdir()
+        with Place(folder) as place:
+            job = place.job(3, "apart")
+            job.stopped()
+            console = place.console()
+            assert console.ask("c").endswith(f"ranks 0-2 stopped, {at('apart', 'apart')}\n  -> {source_of('apart')}"), (
+                console.seen
+            )
+            assert console.at == "[0-2] > "
+            console.ask("go")
+            job.ends()
+
+    undisturbed(stopped_apart)
 
 
 # ---- who it goes to

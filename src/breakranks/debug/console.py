@@ -24,6 +24,8 @@ _AGAIN = 2.0
 _TURN = 0.2
 _ANSWER = 1.0  # seconds in which an agent says where its rank is
 _COMING = 10.0  # seconds that it waits for the rank that others hold for
+_FOLD_SECONDS = 0.5  # without another stop after which those that there were are said, in one line for each place,
+_FOLD_SECONDS_MOST = 2.0  # and at the latest
 _ARRIVAL = 3.0  # seconds that a script waits for ranks of the job that it has not seen yet
 
 
@@ -77,6 +79,7 @@ class Console:
     def news(self) -> Iterator[Outcome]:
         """What has happened since the last prompt, unasked."""
         self.session.drain()
+        self._collect_stops()
         events = self.session.take_events()
         said: dict[int, str] = {}
         for event in events:
@@ -91,6 +94,20 @@ class Console:
             yield Notice(text=f"{ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} ended", style="warn")
         if stopped:
             yield Stopped(states=stopped)
+
+    def _collect_stops(self) -> None:
+        """Ranks come to the same place a moment apart: wait for those that follow a rank that has stopped."""
+        session, until = self.session, time.monotonic() + _FOLD_SECONDS_MOST
+        if not any(event.what == "stopped" for event in session.events):
+            return
+        while time.monotonic() < until:
+            if not session.wait(self._another_stop(), _FOLD_SECONDS) or session.ranks <= session.stopped:
+                return
+
+    def _another_stop(self) -> Callable[[], bool]:
+        """Whether others have stopped than those that have now, or all."""
+        session, stopped = self.session, self.session.stopped
+        return lambda: session.stopped != stopped or session.ranks <= session.stopped
 
     # ---- one line
 
@@ -351,8 +368,6 @@ class Console:
                 session.wait(lambda: bool(session.stopped) or not session.ranks or self._pressed(), 1e9)
             except KeyboardInterrupt:
                 yield NEW_LINE
-        if session.stopped:
-            session.wait(lambda: session.stopped == session.ranks, 0.15)  # the others come at the same moment
         yield from self.news()
 
     def _await(self, pending: Pending) -> Iterator[Outcome]:

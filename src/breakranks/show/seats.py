@@ -18,10 +18,17 @@ def stopped_lines(states: Iterable[Mapping[str, Any]], look: Look) -> list[Line]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for state in states:
         where = _where(state)
-        key = (state.get("role"), state.get("reason"), where.get("file"), where.get("line"), state.get("stoppers"))
+        held_for = _held_for(state)
+        key = (state.get("role"), state.get("reason"), where.get("file"), where.get("line"), held_for)
         groups.setdefault(key, []).append(state)
     ordered = sorted(groups.values(), key=lambda group: (group[0].get("role") == "held", _ranks(group).first))
     return [line for group in ordered for line in _stopped(group, look)]
+
+
+def _held_for(state: Mapping[str, Any]) -> str:
+    """The ranks that a rank is held for; nothing where that is itself."""
+    stoppers = str(state.get("stoppers", "")) if state.get("role") == "held" else ""
+    return "" if stoppers == str(state.get("rank")) else stoppers
 
 
 def _stopped(group: list[Mapping[str, Any]], look: Look) -> Iterator[Line]:
@@ -37,9 +44,8 @@ def _stopped(group: list[Mapping[str, Any]], look: Look) -> Iterator[Line]:
     else:
         who = ranks_text(ranks)
     if state.get("role") == "held":
-        awaited = str(state.get("stoppers", ""))
-        mine = awaited == str(ranks)
-        text = f"{verb} held, {place}" + ("" if mine or not awaited else f", for rank {awaited}")
+        awaited = _held_for(state)
+        text = f"{verb} held, {place}" + (f", for rank {awaited}" if awaited and awaited != str(ranks) else "")
         yield [(who, "rank"), f" {text}"]
         return
     said = reason if reason.startswith("crashed") else "stopped"

@@ -7,7 +7,6 @@ for operations that are yet to start.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import inspect
 import json
@@ -19,12 +18,13 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from breakranks.inside.rank.gloo import hidden
-
 LONG = timedelta(hours=24)
 # Functions of distributed_c10d that wait for other ranks while a group comes into being.
 CREATES = "_new_process_group_helper"
 WAITS = ("rendezvous", "_store_based_barrier")
+# Timeouts that are set when a group is made, and have no way to them from Python.
+TRANSFERS = "gloo's send and receive"
+CHECK = "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL before each collective"
 
 
 class _Knob(NamedTuple):
@@ -43,6 +43,7 @@ class Timeouts:
         self._lock = threading.RLock()
         self._extended = False
         self._told: list[str] = []
+        self._fixed: dict[str, timedelta] = {}  # what stays as it is, and the shortest of its timeouts
         # By id of a group: groups are held weakly, so that one that is destroyed meanwhile goes as it would have.
         self._groups: dict[int, weakref.ref[Any]] = {}
         self._own: dict[tuple[int, str], timedelta] = {}
@@ -57,21 +58,19 @@ class Timeouts:
         with self._lock:
             self._extended = True
             self.refresh()
-            notes = list(self._told)
+            notes = [*self._told, *_keeping(self._fixed)]
         return notes + _noted(_under_way)
 
-    def refresh(self) -> list[str]:
-        """Extend also what came since; sentences that were not said before."""
+    def refresh(self) -> None:
+        """Extend also what came since."""
         with self._lock:
             if not self._extended:
-                return []
+                return
             found = _noted(self._wrap)
             for group, store in _groups():
                 if not self._known(group):
                     found += _noted(self._extend_group, group, store)
-            new = [note for note in dict.fromkeys(found) if note not in self._told]
-            self._told += new
-            return new
+            self._told += [note for note in dict.fromkeys(found) if note not in self._told]
 
     def restore(self) -> None:
         """Give every group its own timeout back."""
@@ -83,6 +82,7 @@ class Timeouts:
             self._groups.clear()
             self._own.clear()
             self._told.clear()
+            self._fixed.clear()
             self._extended = False  # last: who asks without the lock must find all of it so
 
     def abandon(self) -> None:
@@ -102,7 +102,9 @@ class Timeouts:
     def _extend_group(self, group: Any, store: Any) -> list[str]:
         notes: list[str] = []
         self._hold(group)
-        for knob in _knobs(group, store, notes):
+        for what, kept in _fixed(group):
+            self._fixed[what] = min(kept, self._fixed.get(what, kept))
+        for knob in _knobs(group, store):
             try:
                 own = knob.get()
                 if own is None:
@@ -115,7 +117,7 @@ class Timeouts:
         return notes
 
     def _restore_group(self, group: Any, store: Any) -> list[str]:
-        for knob in _knobs(group, store, []):
+        for knob in _knobs(group, store):
             own = self._own.get((id(group), knob.key))
             # Anything but ours was set by the job meanwhile.
             if own is not None and knob.get() == LONG:
@@ -171,7 +173,7 @@ class Timeouts:
                 return []  # this rank is not a member
             if not self._known(group):
                 self._hold(group)
-            for knob in _knobs(group, prefix, []):
+            for knob in _knobs(group, prefix):
                 own = store if knob.key == "store" else asked
                 if own is not None and knob.get() == LONG:
                     self._own[id(group), knob.key] = own
@@ -203,9 +205,43 @@ def _groups() -> list[tuple[Any, Any]]:
         return []
 
 
-def _knobs(group: Any, store: Any, notes: list[str]) -> Iterator[_Knob]:
-    """The timeouts of a group: of its backends, of what gloo keeps to itself, of its store."""
+def _knobs(group: Any, store: Any) -> Iterator[_Knob]:
+    """The timeouts of a group: of its backends, of its store."""
     name = str(getattr(group, "group_desc", "") or getattr(group, "group_name", ""))
+    for device, main, _ in _backends(group):
+        kind = _kind(main)
+        if kind not in ("MPI", "FakeProcessGroup"):  # have no timeouts
+            yield _backend_knob(f"Group {name!r} ({kind})", f"backend {device}", main)
+    inmost = _inmost(store)
+    if inmost is not None:
+        yield _Knob("store", f"The store of group {name!r}", lambda: inmost.timeout, inmost.set_timeout)
+
+
+def _fixed(group: Any) -> Iterator[tuple[str, timedelta]]:
+    """What of a group keeps its timeout, and that timeout."""
+    for _, main, checked in _backends(group):
+        own = _read(main)
+        if own is not None and own < LONG:
+            if _kind(main) == "Gloo":
+                yield TRANSFERS, own
+            if checked:
+                yield CHECK, own
+
+
+def _keeping(fixed: dict[str, timedelta]) -> list[str]:
+    """The sentence that is said of it, one for all groups."""
+    if not fixed:
+        return []
+    what, least = ", and ".join(fixed), _seconds(min(fixed.values()))
+    return [f"{what[0].upper()}{what[1:]} keep their timeouts, the shortest of {least} s."]
+
+
+def _kind(backend: Any) -> str:
+    return type(backend).__name__.removeprefix("ProcessGroup")
+
+
+def _backends(group: Any) -> Iterator[tuple[Any, Any, bool]]:
+    """Of each backend of a group a device that it is for, itself, and whether DETAIL checks its collectives."""
     seen: list[Any] = []
     for device in group._device_types:
         backend = group._get_backend(device)
@@ -213,20 +249,7 @@ def _knobs(group: Any, store: Any, notes: list[str]) -> Iterator[_Knob]:
             continue
         seen.append(backend)  # kept: else the next one may be at its address
         wrapped = getattr(backend, "wrapped_pg", None)
-        main = backend if wrapped is None else wrapped
-        kind = type(main).__name__.removeprefix("ProcessGroup")
-        own = _read(main)
-        if kind not in ("MPI", "FakeProcessGroup"):  # have no timeouts
-            yield _backend_knob(f"Group {name!r} ({kind})", f"backend {device}", main)
-        for what, cells in hidden(backend, wrapped, kind, own):
-            if not cells:
-                was = f" of {_seconds(own)} s" if own is not None and own < LONG else ""
-                notes.append(f"Group {name!r}: {what} keeps its timeout{was}.")
-            for number, address in enumerate(cells):
-                yield _cell_knob(f"Group {name!r}: {what}", f"{what} {device} {number}", address)
-    inmost = _inmost(store)
-    if inmost is not None:
-        yield _Knob("store", f"The store of group {name!r}", lambda: inmost.timeout, inmost.set_timeout)
+        yield device, backend if wrapped is None else wrapped, wrapped is not None
 
 
 def _backend_knob(what: str, key: str, backend: Any) -> _Knob:
@@ -312,12 +335,3 @@ def _not_retired(dump: Callable[[bool, bool], bytes]) -> list[dict[str, Any]]:
 
 def _seconds(timeout: timedelta) -> str:
     return f"{timeout.total_seconds():g}"
-
-
-def _cell_knob(what: str, key: str, address: int) -> _Knob:
-    cell = ctypes.c_int64.from_address(address)
-
-    def change(timeout: timedelta) -> None:
-        cell.value = timeout // timedelta(milliseconds=1)
-
-    return _Knob(key, what, lambda: timedelta(milliseconds=cell.value), change)
