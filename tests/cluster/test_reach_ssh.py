@@ -71,6 +71,19 @@ def test_console(nodes: Nodes) -> None:
         commands.console(by_ssh(nodes, "n[1-2]"), job)
 
 
+def test_each_host_logs_under_its_name(nodes: Nodes, job: Job) -> None:
+    """GIVEN three hosts of a job and one that refuses THEN -vv has the lines of each, and why one is lost."""
+    seen = by_ssh(nodes, "n[1-3,7]").losing("stacks", "-vv", fine=lambda seen: "n1:observe" in seen.err)
+    for name in ("n1", "n2", "n3"):
+        assert f"host is there host={name} " in seen.err and f"host answered host={name} answer=Taken " in seen.err, (
+            seen
+        )
+        assert re.search(rf"DEBUG {name}:observe\[\d+\] ran argv=.*py-spy", seen.err), seen
+    assert re.search(r"INFO reach\[\d+\] started argv=.*ssh .* n7 \(agent\)", seen.err), seen
+    assert re.search(r"host lost host=n7 kind=\w+ why=", seen.err), seen
+    assert not re.search("br_say|[A-Za-z0-9+/]{200}", seen.err), seen
+
+
 def test_looking_from_outside_leaves_nothing_and_opens_no_port(look: Looker, nodes: Nodes, job: Job) -> None:
     hosts = [nodes[name] for name in ("n1", "n2", "n3")]
     agents = re.compile(r"breakranks|python.*-c")

@@ -602,7 +602,7 @@ def test_conditions_and_counts_are_per_call_in_the_code(place: Place) -> None:
     said = job.said(0)
     assert said.count("breakranks: the condition at ") == 1
     assert (
-        f"the condition at plain/console_program.py:{line_of('raises')} raised NameError: name 'unknown' is not "
+        f"the condition at process/console_program.py:{line_of('raises')} raised NameError: name 'unknown' is not "
         "defined; it does not stop there\n"
     ) in said
     assert said.count("there is no rank 99 in this job of 1 (ranks=99)\n") == 1

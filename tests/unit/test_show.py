@@ -809,8 +809,11 @@ WORDS = (
     "-o file",
     "--keep",
     "--once",
+    "-v",
+    "local --verbose -v",
 )
 NOT_PLAIN = (
+    "-vv",
     "-h",
     "--help",
     "--thread",
@@ -831,7 +834,7 @@ def test_plain_words_mean_what_argparse_makes_of_them(name: str, capsys: pytest.
     module = main._load(main.COMMANDS[name][0])
     understood = 0
     for text in (*WORDS, *NOT_PLAIN):
-        found = main.Words(main._configured(module)).parse(text.split())
+        found = main.Words(main.options_of(module)).parse(text.split())
         try:
             expected = vars(main.parser_of(name, module).parse_args(text.split()))
         except SystemExit:
@@ -841,4 +844,4 @@ def test_plain_words_mean_what_argparse_makes_of_them(name: str, capsys: pytest.
         understood += found is not None
     assert understood >= 2
     capsys.readouterr()
-    assert all(main.Words(module.configure).parse(text.split()) is None for text in NOT_PLAIN if text != "a b")
+    assert all(main.Words(main.options_of(module)).parse(text.split()) is None for text in NOT_PLAIN if text != "a b")

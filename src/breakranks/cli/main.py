@@ -146,7 +146,7 @@ def _dispatch(words: list[str]) -> int:
     if name not in HEAD_STARTS:
         import_msgspec()
     module = _load(COMMANDS[name][0])
-    args = Words(_configured(module)).parse(words[1:])
+    args = Words(options_of(module)).parse(words[1:])
     if args is not None:
         _start_log(verbose + args.verbose, words)
         fill(args)
@@ -189,11 +189,11 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_help_width()),
         allow_abbrev=False,
     )
-    _configured(module)(parser)
+    options_of(module)(parser)
     return parser
 
 
-def _configured(module: ModuleType) -> Callable[[Any], None]:
+def options_of(module: ModuleType) -> Callable[[Any], None]:
     """The options of a command, and those that every command has."""
 
     def configure(parser: Any) -> None:
