@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,10 @@ def check(case: Case, status: int, answer: Answer, folder: str, files: Mapping[s
 
 
 def _check_broken(case: Case, status: int, answer: Answer, folder: str, files: Mapping[str, str]) -> None:
-    def needed(word: str) -> str:
-        return files[word[1:]] if word.startswith("@") else word.replace("{folder}", folder)
+    def holds(text: str, word: str) -> bool:
+        if word.startswith("@ready."):  # a pid, which may be of one digit
+            return re.search(rf"\bprocess {files[word[1:]]}\b", text) is not None
+        return (files[word[1:]] if word.startswith("@") else word.replace("{folder}", folder)) in text
 
     assert status == 1, told(answer)
     verdict = answer["verdict"]
@@ -32,9 +35,9 @@ def _check_broken(case: Case, status: int, answer: Answer, folder: str, files: M
     if case.sure:
         assert verdict["confidence"] != "guess", told(verdict)
     for word in case.mentions:
-        assert needed(word) in verdict["summary"], told(verdict)
+        assert holds(verdict["summary"], word), told(verdict)
     for word in case.proof:
-        assert any(needed(word) in line for line in verdict["evidence"]), told(verdict)
+        assert any(holds(line, word) for line in verdict["evidence"]), told(verdict)
     if case.certain:
         assert verdict["confidence"] == "certain", told(verdict)
     assert verdict["evidence"], "a verdict comes with its proof"
