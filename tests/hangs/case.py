@@ -48,8 +48,8 @@ def c_library(folder: Path) -> None:
 class Case:
     """One job: how it is started, where its ranks must stand, and what `why` must say of it.
 
-    How it is started. `launcher` is torchrun, mpirun, shell (a loop of `RANK=$r python job.py &`) or python
-    (the job starts its ranks itself). `started` are the ranks that the loop starts, all unless told. `other`
+    How it is started. `launcher` is shell (a loop of `RANK=$r python job.py &`, the quickest), torchrun, mpirun or
+    python (the job starts its ranks itself). `started` are the ranks that the loop starts, all unless told. `other`
     is a program that is no rank and runs beside the job. `signals` go to the rank or helper of that mark.
 
     Where it stands. `stands` says which function is on the stack of which ranks or marked `helpers`: the
@@ -60,10 +60,13 @@ class Case:
     together. `function` is what `where` may name. `mentions` are words that the summary must hold: `@file`
     stands for what the job wrote into that file, `{folder}` for its folder. `proof` are words that must be in its
     evidence. `sure`: a guess will not do, `certain`: nothing less will.
+
+    When it runs. Its recording is explained in every run. `live` ones are also started in every run: of each kind and
+    launcher the quickest and most telling, and all healthy ones. The others are started with `--all`.
     """
 
     name: str
-    launcher: str = "torchrun"
+    launcher: str = "shell"
     ranks: int = 3
     started: str = ""
     other: str = ""
@@ -85,6 +88,7 @@ class Case:
     proof: tuple[str, ...] = ()
     sure: bool = True
     certain: bool = False
+    live: bool = False
 
     @property
     def starts(self) -> frozenset[int]:
@@ -95,3 +99,13 @@ class Case:
     def marks(self) -> tuple[str, ...]:
         """The marks that say that the job is about to be in its state."""
         return (*map(str, sorted(self.starts)), *self.helpers)
+
+    @property
+    def in_every_run(self) -> bool:
+        """Whether it is started also without `--all`."""
+        return self.live or not self.kinds
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the job that the table mentions."""
+        return tuple(word[1:] for word in (*self.mentions, *self.proof) if word.startswith("@"))

@@ -7,7 +7,6 @@ from .case import Case, left_over
 INSIDE = (
     Case(
         name="lock_held_socket",
-        launcher="shell",
         ranks=2,
         busy="0",
         stands={"1": "lookup"},
@@ -18,11 +17,11 @@ INSIDE = (
         mentions=("self.lock (Lock)", "held by thread refresher", "in refresh, lock_held_socket.py:18"),
         proof=("refresher took it in refresh, lock_held_socket.py:16",),
         certain=True,
+        live=True,
     ),
     # One of the two has only called acquire(): that is less than to stand inside a with.
     Case(
         name="locks_by_attribute",
-        launcher="shell",
         ranks=2,
         busy="1",
         stands={"0": "settle"},
@@ -32,10 +31,10 @@ INSIDE = (
         function=("settle",),
         mentions=("other.guard (Lock)", "held by thread merger", "held by MainThread"),
         proof=("merger took it in merge", "MainThread took it in transfer"),
+        live=True,
     ),
     Case(
         name="marker_attribute",
-        launcher="shell",
         ranks=2,
         prepare=left_over("weights.part"),
         stands={"0-1": "wait_until_done"},
@@ -43,10 +42,10 @@ INSIDE = (
         involved="0-1",
         function=("wait_until_done",),
         mentions=("{folder}/weights.part",),
+        live=True,
     ),
     Case(
         name="baton_attribute",
-        launcher="shell",
         ranks=2,
         prepare=left_over("kernels.busy"),
         stands={"0-1": "finish"},
@@ -58,7 +57,6 @@ INSIDE = (
     ),
     Case(
         name="queue_producer_ended",
-        launcher="shell",
         ranks=2,
         busy="1",
         stands={"0": "next_batch"},
@@ -78,6 +76,7 @@ INSIDE = (
         function=("decode",),
         mentions=("@ready.helper", "(worker 1)", "at sample 13"),
         proof=("batch 3 is due from worker 1", "12, 13, 14, 15", "rank 2 is at step=2, the others at step=3"),
+        live=True,
     ),
     Case(
         name="step_behind",
@@ -87,5 +86,29 @@ INSIDE = (
         victims=("0-1",),
         function=("publish",),
         proof=("rank 2 is at step=17, the others at step=18",),
+        live=True,
+    ),
+    # --- without a framework, so that any Python can run them ---
+    Case(
+        name="plain_socket",
+        ranks=2,
+        other="other_server",
+        stands={"0-1": "fetch_features"},
+        kinds=("socket-wait",),
+        involved="0-1",
+        function=("fetch_features",),
+        mentions=("@address",),
+    ),
+    Case(
+        name="plain_fork",
+        ranks=2,
+        busy="0",
+        helpers=("helper",),
+        stands={"1": "convert_in_a_child", "helper": "convert"},
+        kinds=("thread-deadlock",),
+        culprits=("1",),
+        victims=("",),
+        function=("convert", "convert_in_a_child"),
+        mentions=("@ready.helper", "in convert, plain_fork.py:20"),
     ),
 )

@@ -8,7 +8,6 @@ import os
 import pty
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,15 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.processes import Processes, alive, inherited
+from support.waiting import free_port, wait_for
+
 from . import proc
 from .case import Case, ranks_of
 
 JOBS = Path(__file__).parent / "jobs"
 BIN = Path(sys.executable).parent
 
-READY_DEADLINE = 120.0
-SETTLE_DEADLINE = 90.0
-END_DEADLINE = 60.0
 WHY_DEADLINE = 120.0
 # A rank that stands does not run for so many seconds, but for what a loop that polls takes.
 STANDS_FOR = 0.5
@@ -42,12 +41,14 @@ class Running:
 
     case: Case
     folder: Path
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: Processes
     settled_after: float = 0.0
+    # Marks that were seen in the function that the table names.
+    standing: set[str] = field(default_factory=set)
 
     @property
     def launcher(self) -> subprocess.Popen[bytes]:
-        return self.started[-1]
+        return self.processes.started[-1]
 
     @property
     def pids(self) -> dict[int, int]:
@@ -61,8 +62,9 @@ class Running:
         except (OSError, ValueError):
             return None
 
-    def family(self) -> list[int]:
-        return proc.family([one.pid for one in self.started], f"ZOO_DIR={self.folder}".encode())
+    def files(self) -> dict[str, str]:
+        """The files of the job that the table names, and what the job wrote into them."""
+        return {name: (self.folder / name).read_text().strip() for name in self.case.files}
 
     def log(self) -> str:
         with contextlib.suppress(OSError):
@@ -71,56 +73,60 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(case: Case) -> Iterator[Running]:
-    """The job of one case, in its state; ended, with all that it started, on the way out."""
+def running(case: Case, python: str = sys.executable) -> Iterator[Running]:
+    """The job of one case, in its state; ended, with all that it started, on the way out.
+
+    `python` runs the programs; a launcher of torch always has the Python of the tests.
+    """
     # The true path: what a person reads in a verdict is the kernel's name of a file.
     folder = Path(tempfile.mkdtemp(prefix=f"zoo-{case.name}-")).resolve()
-    job = Running(case, folder)
     close: list[int] = []
     began = time.monotonic()
     try:
-        (folder / "tmp").mkdir()
-        case.prepare(folder)
-        environment = _environment(case, folder)
-        if case.other:
-            job.started.append(_start([sys.executable, str(JOBS / f"{case.other}.py")], environment, folder))
-            _wait_for(lambda: _marked(job, ("other",)), READY_DEADLINE, job, "the process beside the job")
-        stdin = _stdin(case.stdin, close)
-        job.started.append(_start(_command(case), environment, folder, stdin))
-        _wait_for(lambda: _marked(job, case.marks), READY_DEADLINE, job, "every rank to say that it is ready")
-        for name, number in case.signals:
-            os.kill(job.mark(name) or 0, number)
-        _wait_for(lambda: _settled(job), SETTLE_DEADLINE, job, "the ranks to stand where they should")
-        job.settled_after = time.monotonic() - began
-        yield job
+        with Processes(folder) as processes:
+            job = Running(case, folder, processes)
+            (folder / "tmp").mkdir()
+            case.prepare(folder)
+            if case.other:
+                _start(job, [python, str(JOBS / f"{case.other}.py")])
+                _wait_until(job, "the process beside the job", lambda: _marked(job, ("other",)))
+            _start(job, _command(case, python), _stdin(case.stdin, close))
+            _wait_until(job, "every rank to say that it is ready", lambda: _marked(job, case.marks))
+            for name, number in case.signals:
+                os.kill(job.mark(name) or 0, number)
+            _wait_until(job, "the ranks to stand where they should", lambda: _settled(job))
+            job.settled_after = time.monotonic() - began
+            yield job
     finally:
-        _end(job)
         for descriptor in close:
             os.close(descriptor)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def why(job: Running) -> tuple[int, dict]:
+def why(job: Running, *options: str) -> tuple[int, dict]:
     """Run `breakranks why --json` for this job: its exit status and its answer.
 
-    It is run as a person would, without `--job`, unless other jobs are on the machine.
+    It is run as a person would, without `--job`, unless that says that other jobs are on the machine.
     """
+    status, answer = breakranks("why", "--json", *options)
+    if status == 2 and "--job" in answer["error"]:
+        return breakranks("why", "--json", "--job", key_of(job), *options)
+    return status, answer
+
+
+def key_of(job: Running) -> str:
     status, seen = breakranks("ps", "--json")
     assert status == 0, seen
     ranks = set(job.pids.values())
     ours = [one["key"] for one in seen["jobs"] if ranks & {process["pid"] for process in one["processes"]}]
     assert len(ours) == 1, f"ps shows these ranks in {len(ours)} jobs, {ours}: {seen}"
-    if len(seen["jobs"]) == 1:
-        status, answer = breakranks("why", "--json")
-        if status != 2 or "--job" not in answer["error"]:
-            return status, answer
-    return breakranks("why", "--json", "--job", ours[0])
+    return ours[0]
 
 
 def breakranks(*arguments: str) -> tuple[int, dict]:
     """A command of ours that prints JSON: its exit status and what it printed, or what it said instead."""
     command = [str(BIN / "breakranks"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WHY_DEADLINE, check=False)
+    done = subprocess.run(command, env=inherited(), capture_output=True, text=True, timeout=WHY_DEADLINE, check=False)
     if done.returncode == 2:
         return 2, {"error": done.stderr}
     try:
@@ -134,7 +140,7 @@ def look(job: Running, *, native: bool = True) -> str:
     """What py-spy and /proc show of every process of the job: for people, and for those who write rules."""
     lines = []
     names = {pid: f"rank {rank}" for rank, pid in job.pids.items()}
-    for pid in job.family():
+    for pid in job.processes.living():
         seen = proc.stat(pid)
         if seen is None:
             continue
@@ -177,13 +183,12 @@ def _thread_words(pid: int, tid: str) -> str:
     return " | ".join([seen.state if seen else "?", *words])
 
 
-def _environment(case: Case, folder: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "USER") if name in os.environ}
+def _environment(folder: Path) -> dict[str, str]:
     return {
-        **kept,
-        "PATH": f"{BIN}:{kept.get('PATH', '/usr/bin:/bin')}",
+        "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}",
         "ZOO_DIR": str(folder),
         "TMPDIR": str(folder / "tmp"),
+        "BREAKRANKS_RUN": str(folder / "run"),
         "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
         "OMP_NUM_THREADS": "1",
         "MAX_JOBS": "1",
@@ -193,26 +198,21 @@ def _environment(case: Case, folder: Path) -> dict[str, str]:
     }
 
 
-def _command(case: Case) -> list[str]:
+def _command(case: Case, python: str) -> list[str]:
     program, count = str(JOBS / f"{case.name}.py"), str(case.ranks)
     if case.launcher == "torchrun":
         return [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={count}", program]
     if case.launcher == "mpirun":
-        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", count, sys.executable, program]
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", count, python, program]
     if case.launcher == "shell":
-        loop = 'for rank in $STARTED; do RANK=$rank LOCAL_RANK=$rank "$0" "$1" & done; wait'
+        # What a shell starts in the background has no stdin unless told.
+        loop = 'for rank in $STARTED; do RANK=$rank LOCAL_RANK=$rank "$0" "$1" <&0 & done; wait'
         started = " ".join(str(rank) for rank in sorted(case.starts))
-        variables = [f"WORLD_SIZE={count}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={_free_port()}"]
-        return ["env", *variables, f"STARTED={started}", "bash", "-c", loop, sys.executable, program]
+        variables = [f"WORLD_SIZE={count}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
+        return ["env", *variables, f"STARTED={started}", "bash", "-c", loop, python, program]
     if case.launcher == "python":
-        return [sys.executable, program]
+        return [python, program]
     raise ZooError(f"{case.name}: no launcher {case.launcher!r}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _stdin(kind: str, close: list[int]) -> int:
@@ -224,27 +224,28 @@ def _stdin(kind: str, close: list[int]) -> int:
     return theirs
 
 
-def _start(
-    command: list[str], environment: dict[str, str], folder: Path, stdin: int = subprocess.DEVNULL
-) -> subprocess.Popen[bytes]:
-    with open(folder / "log", "ab") as log:
-        return subprocess.Popen(
-            command, env=environment, cwd=folder, stdin=stdin, stdout=log, stderr=log, start_new_session=True
+def _start(job: Running, command: list[str], stdin: int = subprocess.DEVNULL) -> None:
+    with open(job.folder / "log", "ab") as log:
+        job.processes.start(
+            command, _environment(job.folder), stdin=stdin, stdout=log, stderr=log, start_new_session=True
         )
 
 
-def _wait_for(condition: Callable[[], str], deadline: float, job: Running, what: str) -> None:
-    """Wait until `condition` names nothing that is still missing."""
-    end = time.monotonic() + deadline
-    while missing := condition():
-        if any(one.poll() is not None for one in job.started):
-            raise ZooError(f"{job.case.name}: ended by itself, {missing}\n{job.log()[-3000:]}")
-        if time.monotonic() > end:
-            raise ZooError(
-                f"{job.case.name}: waited {deadline:.0f} s for {what}: {missing}\n{job.log()[-3000:]}\n"
-                + look(job, native=False)
-            )
-        time.sleep(0.05)
+def _wait_until(job: Running, what: str, missing: Callable[[], str]) -> None:
+    """Wait until `missing` names nothing any more."""
+    lacks = ""
+
+    def nothing_is_missing() -> bool:
+        nonlocal lacks
+        lacks = missing()
+        if lacks and any(one.poll() is not None for one in job.processes.started):
+            raise ZooError(f"{job.case.name}: ended by itself, {lacks}\n{job.log()[-3000:]}")
+        return not lacks
+
+    try:
+        wait_for(what, nothing_is_missing)
+    except AssertionError as late:
+        raise ZooError(f"{job.case.name}: {late}: {lacks}\n{job.log()[-3000:]}") from None
 
 
 def _marked(job: Running, names: tuple[str, ...]) -> str:
@@ -257,7 +258,7 @@ def _settled(job: Running) -> str:
     those stopped are stopped, and nobody but the busy ones runs any more."""
     case, pids = job.case, job.pids
     for rank in ranks_of(case.gone):
-        if rank in pids and proc.alive(pids[rank]):
+        if rank in pids and alive(pids[rank]):
             return f"rank {rank} is still there"
     for name, number in case.signals:
         seen = proc.stat(job.mark(name) or 0)
@@ -267,11 +268,21 @@ def _settled(job: Running) -> str:
             return f"{name} is not dead yet"
     for names, function in case.stands.items():
         for name in names.split(","):
-            for rank in sorted(ranks_of(name)) if name[0].isdigit() else [name]:
-                if (pid := job.mark(str(rank))) is None or function not in stacks(pid):
-                    return f"{rank} is not in {function}"
+            for mark in map(str, sorted(ranks_of(name))) if name[0].isdigit() else [name]:
+                if not _stands(job, mark, function):
+                    return f"{mark} is not in {function}"
     busy = ranks_of(case.busy)
-    return _moving([pid for rank, pid in pids.items() if rank not in busy])
+    moving = _moving([pid for rank, pid in pids.items() if rank not in busy])
+    if moving:
+        job.standing.clear()
+    return moving
+
+
+def _stands(job: Running, mark: str, function: str) -> bool:
+    """Whether it is in that function, by py-spy; asked until it was, and again when somebody has moved since."""
+    if mark not in job.standing and (pid := job.mark(mark)) is not None and function in stacks(pid):
+        job.standing.add(mark)
+    return mark in job.standing
 
 
 def _moving(pids: list[int]) -> str:
@@ -290,20 +301,3 @@ def _moving(pids: list[int]) -> str:
         if two.state in "RD":
             return f"pid {pid} is about to run"
     return ""
-
-
-def _end(job: Running) -> None:
-    """End the job's processes by pid until none is left: pools and launchers replace what dies."""
-    deadline = time.monotonic() + END_DEADLINE
-    while left := [pid for pid in job.family() if proc.alive(pid)]:
-        for pid in left:
-            for number in (signal.SIGKILL, signal.SIGCONT):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        for one in job.started:
-            one.poll()
-        if time.monotonic() > deadline:
-            raise ZooError(f"{job.case.name}: could not end {left}")
-        time.sleep(0.02)
-    for one in job.started:
-        one.wait()

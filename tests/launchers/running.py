@@ -2,114 +2,74 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Any
 
 from breakranks.jobs.find import Found, FoundJob, StackOf, find_jobs
 from breakranks.observe.table import Table, read_table
+from support.processes import Processes
+from support.waiting import DEADLINE_SECONDS, free_port, wait_for
 
 HERE = Path(__file__).parent
 SLEEPER = str(HERE / "sleeper_program.py")
 PYTHON = sys.executable
 BIN = Path(sys.executable).parent
-MARK = "BREAKRANKS_TEST_LAUNCH"
-# What a surrounding job may have left in our own environment; a test's job must not inherit it.
-FOREIGN = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_",
-    "MASTER_",
-    "GROUP_",
-    "TORCHELASTIC",
-    "SLURM",
-    "OMPI_",
-    "PMI",
-    "ACCELERATE",
-)
-
-T = TypeVar("T")
-
-
-def wait_for(what: str, condition: Callable[[], T | None], deadline: float = 120.0) -> T:
-    """The first true answer of ``condition``; fails with ``what`` after the deadline."""
-    end = time.monotonic() + deadline
-    while True:
-        answer = condition()
-        if answer:
-            return answer
-        if time.monotonic() > end:
-            raise AssertionError(f"after {deadline:.0f} s still not: {what}")
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+TORCHRUN = str(BIN / "torchrun")
 
 
 class Launch:
-    """Processes of one test. All carry a mark in their environment, so that orphans are found too."""
+    """Launchers of one test and all that they start. What they print goes to the file ``log``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.mark = uuid.uuid4().hex
-        self.started: list[subprocess.Popen[bytes]] = []
         self.log = folder / "log"
+        self.processes = Processes(folder)
 
     def __enter__(self) -> Launch:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        # Twice over: a launcher may start something while it is being ended.
-        for _ in range(3):
-            for pid in self.pids():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            for process in self.started:
-                process.wait(timeout=60)
-            if not self.pids():
-                return
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.processes.__exit__(kind, error, trace)
 
-    def start(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    @property
+    def started(self) -> list[subprocess.Popen[Any]]:
+        return self.processes.started
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def start(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[Any]:
         with open(self.log, "ab") as log:
-            process = subprocess.Popen(
-                command,
-                env={**inherited, **(env or {}), MARK: self.mark, "OMP_NUM_THREADS": "1"},
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+            return self.processes.start(
+                command, {"OMP_NUM_THREADS": "1", **(env or {})}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self.started.append(process)
-        return process
+
+    def by_hand(self, count: int, *script: str, env: Mapping[str, str] | None = None) -> list[subprocess.Popen[Any]]:
+        """Ranks as people start them without a launcher: there in less than half the time of torchrun's."""
+        job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        return [
+            self.start(PYTHON, *script, env={**job, "LOCAL_WORLD_SIZE": str(count), **(env or {}), "RANK": str(rank)})
+            for rank in range(count)
+        ]
+
+    def torchrun(self, ranks: int, *script: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[Any]:
+        return self.start(
+            TORCHRUN, f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1", f"--master-port={free_port()}",
+            *script, env=env,
+        )  # fmt: skip
 
     def pids(self) -> list[int]:
         """Every living process of this test."""
-        marked = f"{MARK}={self.mark}".encode()
-        found = []
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                try:
-                    with open(f"/proc/{name}/environ", "rb") as file:
-                        if marked in file.read().split(b"\0"):
-                            found.append(int(name))
-                except OSError:
-                    pass
-        return found
+        return self.processes.living()
 
-    def ready(self, kind: str, count: int, deadline: float = 120.0) -> list[int]:
+    def ready(self, kind: str, count: int, deadline: float = DEADLINE_SECONDS) -> list[int]:
         """Pids of the ``rank`` or ``helper`` programs, once there are so many."""
 
         def enough() -> list[int] | None:
@@ -121,10 +81,7 @@ class Launch:
                 raise AssertionError(f"ended before {count} {kind} processes were there: {ended}")
             return None
 
-        try:
-            return wait_for(f"{count} {kind} processes", enough, deadline)
-        except AssertionError as late:
-            raise AssertionError(f"{late}\n{self.log.read_text(errors='replace')[-3000:]}") from None
+        return wait_for(f"{count} {kind} processes", enough, deadline)
 
     def look(self, *, stack_of: StackOf | None = None) -> tuple[Table, Found]:
         table = read_table()
@@ -132,8 +89,8 @@ class Launch:
 
     def jobs(self, *, stack_of: StackOf | None = None) -> list[FoundJob]:
         """The jobs of this test only: others may run on the machine."""
-        mine = set(self.pids())
         _, found = self.look(stack_of=stack_of)
+        mine = set(self.pids())  # afterwards: to ask whether it lives reaps a child that does not
         return [job for job in found.jobs if mine & {rank.pid for rank in job.ranks}]
 
     def job(self, *, stack_of: StackOf | None = None) -> FoundJob:

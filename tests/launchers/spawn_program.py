@@ -7,8 +7,6 @@ import os
 import sys
 import time
 
-import torch.multiprocessing
-
 
 def ready(folder: str, name: str, text: str) -> None:
     path = os.path.join(folder, f"{name}.{os.getpid()}")
@@ -29,4 +27,6 @@ def rank(number: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
+    import torch.multiprocessing  # here: the workers need not
+
     torch.multiprocessing.spawn(rank, (sys.argv[1],), nprocs=int(sys.argv[2]))

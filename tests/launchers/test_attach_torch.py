@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from support.processes import inherited
 from support.stalls import undisturbed
 
-from .running import BIN, FOREIGN, HERE, Launch, free_port, wait_for
+from .running import BIN, HERE, Launch, wait_for
 
 pytest.importorskip("torch")
 
@@ -24,25 +26,19 @@ SHORT = 4.0  # seconds that the group of mode ``timeout`` waits
 
 
 class Job(Launch):
-    """A torchrun of the program. Its launcher's folder is the one where it looks for ``end``."""
+    """Ranks of the program. Their folder is the one where they look for ``end``."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.agents = tempfile.mkdtemp(prefix="breakranks-test-", dir="/tmp")
-        self.ranks = 0
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        import shutil
-
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         shutil.rmtree(self.agents, ignore_errors=True)
 
-    def begin(self, mode: str, ranks: int) -> None:
-        self.ranks = ranks
-        self.start(
-            str(BIN / "torchrun"), f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1",
-            f"--master-port={free_port()}", str(PROGRAM), mode, env={"BREAKRANKS_RUN": self.agents},
-        )  # fmt: skip
+    def begin(self, mode: str, ranks: int, *, torchrun: bool = False) -> None:
+        start = self.torchrun if torchrun else self.by_hand
+        start(ranks, str(PROGRAM), mode, env={"BREAKRANKS_RUN": self.agents})
         wait_for(f"{ranks} ranks", lambda: len(self.pids_of_ranks()) == ranks)
 
     def pids_of_ranks(self) -> dict[int, int]:
@@ -61,16 +57,13 @@ class Job(Launch):
         return "pid:" + ",".join(str(pid) for _, pid in sorted(self.pids_of_ranks().items()))
 
     def run(self, *words: str, status: int = 0) -> str:
-        import os
-
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         done = subprocess.run(
             [BREAKRANKS, *words],
-            env={**inherited, "BREAKRANKS_RUN": self.agents, "NO_COLOR": "1"},
+            env={**inherited(), "BREAKRANKS_RUN": self.agents, "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert "Traceback" not in done.stdout + done.stderr
-        assert done.returncode == status, f"{done.returncode} {done.stdout} {done.stderr}\n{self.said}"
+        assert done.returncode == status, f"{done.returncode} {done.stdout} {done.stderr}\n{self.output}"
         return done.stdout
 
     def attach(self, *commands: str, options: tuple[str, ...] = (), status: int = 0) -> str:
@@ -79,10 +72,6 @@ class Job(Launch):
 
     def eval(self, *words: str) -> list[dict[str, Any]]:
         return list(json.loads(self.run("eval", self.target, "--json", *words))["answers"])
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
 
     def left(self) -> None:
         """Nothing of ours is in any rank any more."""
@@ -96,9 +85,9 @@ class Job(Launch):
     def ends(self) -> dict[str, str]:
         """Let it end; what each rank said."""
         (self.folder / "end").touch()
-        assert self.started[0].wait(timeout=90) == 0, self.said
-        assert "Traceback" not in self.said and "Error" not in self.said, self.said
-        return dict(re.findall(r"^RESULT (\d+) (.*)$", self.said, re.MULTILINE))
+        assert [one.wait(timeout=90) for one in self.started] == [0] * len(self.started), self.output
+        assert "Traceback" not in self.output and "Error" not in self.output, self.output
+        return dict(re.findall(r"^RESULT (\d+) (.*)$", self.output, re.MULTILINE))
 
 
 def tasks(pid: int) -> list[Path]:
@@ -118,7 +107,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def test_a_job_that_hangs_in_a_barrier(job: Job) -> None:
     """GIVEN three ranks in a barrier that one does not come to WHEN asked THEN they answer, and it ends as ever."""
-    job.begin("hang", 4)
+    job.begin("hang", 4, torchrun=True)
     wait_for(
         "three ranks to be in the barrier",
         lambda: all(job.is_in(rank, "barrier") for rank in range(3)),

@@ -14,19 +14,22 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from breakranks.jobs.find import FoundJob
 from cluster.slurm import Slurm
+from support.processes import inherited
 from support.stalls import undisturbed
+from support.waiting import DEADLINE_SECONDS
 
-from .running import BIN, FOREIGN, HERE, PYTHON, Launch, free_port, wait_for
+from .running import BIN, HERE, PYTHON, Launch, free_port, rank_of, wait_for
 
 PLAIN = str(HERE / "breakpoint_program.py")
 TORCH = str(HERE / "torch_breakpoint_program.py")
-TORCHRUN = str(BIN / "torchrun")
 CONSOLE = str(BIN / "breakranks")
 PROMPT = r"(?m:^)\[[0-9a-z -]+\] > \Z"
 Record = dict[str, Any]
@@ -41,32 +44,20 @@ class Job(Launch):
         self.agents = tempfile.mkdtemp(prefix="breakranks-test-", dir="/tmp")
         self.env = {"BREAKRANKS_RUN": self.agents}
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         shutil.rmtree(self.agents)
 
-    def start(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[Any]:
         return super().start(*command, env={**self.env, **(env or {})})
-
-    def by_hand(self, count: int, *script: str, env: Mapping[str, str] | None = None) -> list[subprocess.Popen[bytes]]:
-        """Ranks as people start them without a launcher."""
-        job = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        return [
-            self.start(PYTHON, *script, env={**job, "LOCAL_WORLD_SIZE": str(count), **(env or {}), "RANK": str(rank)})
-            for rank in range(count)
-        ]
-
-    def torchrun(self, ranks: int, *script: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        return self.start(
-            TORCHRUN, f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1", f"--master-port={free_port()}",
-            *script, env=env,
-        )  # fmt: skip
 
     def console(self, *commands: str, status: int = 0) -> list[Record]:
         """What the console says to these commands, a record each."""
+        asked = [word for command in commands for word in ("-c", command)]
+        patience = ["--wait", str(DEADLINE_SECONDS), "--timeout", str(DEADLINE_SECONDS)]
         done = subprocess.run(
-            [CONSOLE, "console", "--json", *(word for command in commands for word in ("-c", command))],
-            env=self.outside, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+            [CONSOLE, "console", "--json", *patience, *asked],
+            env=self.outside, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=3 * DEADLINE_SECONDS,
         )  # fmt: skip
         assert done.returncode == status, f"{done.returncode} {done.stdout} {done.stderr}\n{self.output}"
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -89,12 +80,7 @@ class Job(Launch):
     @property
     def outside(self) -> dict[str, str]:
         """The environment of a console: not that of a rank."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        return {**inherited, **self.env}
-
-    @property
-    def output(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+        return {**inherited(), **self.env}
 
     def passed(self, what: str) -> list[int]:
         """The ranks that have come to a place of the program."""
@@ -143,7 +129,7 @@ def states(record: Record) -> dict[int, str]:
     return {one["rank"]: one.get("role") or one["state"] for one in record["ranks"]}
 
 
-# --- training: torchrun, 4 ranks ------------------------------------------------------------------------
+# --- training: 4 ranks ------------------------------------------------------------------------
 
 
 class Training(NamedTuple):
@@ -159,7 +145,7 @@ class Training(NamedTuple):
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     need("torch")
     with Job(tmp_path_factory.mktemp("training")) as job:
-        job.torchrun(4, TORCH, "training")
+        job.by_hand(4, TORCH, "training")
         job.all_stop(0, 1, 2, 3)
         ddp = job.console(
             "ranks", "w", "p loss", "all p loss", "p model(x)",
@@ -302,8 +288,8 @@ def test_a_stop_of_three_timeouts_breaks_nothing_and_they_are_back_afterwards(tm
 def stop_for_three_timeouts(folder: Path) -> None:
     folder.mkdir()
     ways = [("hold", "OFF"), ("hold", "DETAIL"), ("run", "OFF")]  # DETAIL's check keeps its timeout
-    jobs = {way: Job(folder / "-".join(way)) for way in ways}
-    try:
+    with ExitStack() as ending:
+        jobs = {way: ending.enter_context(Job(folder / "-".join(way))) for way in ways}
         for (others, debug), job in jobs.items():
             ranks = 3 if (others, debug) == ("run", "OFF") else 2
             job.by_hand(ranks, TORCH, "timeouts", others, env={"TORCH_DISTRIBUTED_DEBUG": debug})
@@ -324,12 +310,19 @@ def stop_for_three_timeouts(folder: Path) -> None:
             else:
                 expected = {"0": ["3 met 3,3,6 3,3,6"], "1": ["2 waited 3,3 3,3"], "2": ["3 waited 3,3,6 3,3,6"]}
             assert job.said("RESULT") == expected
-    finally:
-        for job in jobs.values():
-            job.__exit__()
 
 
 # --- launchers ------------------------------------------------------------------------------------------
+
+
+def is_found(job: Job, launcher: str, key: str, ranks: int, name: str = "RANK") -> FoundJob:
+    """The job, which is found while it stands: its ranks under the numbers that they were given, and nobody else."""
+    found = job.job()
+    assert (found.job.key, found.job.launcher, found.job.world_size) == (key, launcher, ranks)
+    assert [rank.rank for rank in found.ranks] == list(range(ranks))
+    assert [rank_of(rank.pid, name) for rank in found.ranks] == list(range(ranks))
+    assert found.missing == ()
+    return found
 
 
 def stop_three_times(job: Job, ranks: int) -> None:
@@ -397,26 +390,39 @@ def test_torch_multiprocessing_spawn(job: Job) -> None:
 
 def test_accelerate(job: Job) -> None:
     need("accelerate")
-    job.start(
+    port = free_port()
+    agent = job.start(
         str(BIN / "accelerate"), "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
-        "--mixed_precision=no", "--dynamo_backend=no", f"--main_process_port={free_port()}", PLAIN, "steps",
+        "--mixed_precision=no", "--dynamo_backend=no", f"--main_process_port={port}", PLAIN, "steps",
     )  # fmt: skip
+    job.all_stop(0, 1)
+    found = is_found(job, "accelerate", f"accelerate-{port}", 2)
+    assert found.job.launcher_pid == agent.pid
     stop_three_times(job, 2)
 
 
 def test_deepspeed(job: Job) -> None:
     need("deepspeed")
+    port = free_port()
     job.start(
-        str(BIN / "deepspeed"), "--num_gpus=2", f"--master_port={free_port()}", "--no_local_rank", PLAIN, "steps",
+        str(BIN / "deepspeed"), "--num_gpus=2", f"--master_port={port}", "--no_local_rank", PLAIN, "steps",
         env={"DS_ACCELERATOR": "cpu"},
     )  # fmt: skip
+    job.all_stop(0, 1)
+    found = is_found(job, "deepspeed", f"deepspeed-{port}", 2)
+    assert any("deepspeed.launcher.launch" in word for word in found.job.command)
     stop_three_times(job, 2)
 
 
 def test_lightning(job: Job) -> None:
     need("lightning")
-    job.start(PYTHON, str(HERE / "lightning_breakpoint_program.py"), "2")
+    parent = job.start(PYTHON, str(HERE / "lightning_breakpoint_program.py"), "2")
     assert states(job.all_stop(0, 1)) == {0: "prompt", 1: "held"}
+    found = job.job()  # whose first rank is the parent of the others
+    assert (found.job.launcher, found.job.world_size, found.missing) == ("lightning", 2, ())
+    assert [rank.rank for rank in found.ranks] == [0, 1]
+    assert found.ranks[0].pid == parent.pid
+    assert rank_of(found.ranks[1].pid, "LOCAL_RANK") == 1
     mine, refused, _ = job.console("all p mine.item()", "p fabric.all_reduce(mine)", "go", status=1)
     assert texts(mine) == {"0": "1.0", "1": "10.0"}
     assert "refused: barrier" in texts(refused)["0"]  # which Lightning begins with
@@ -426,12 +432,18 @@ def test_lightning(job: Job) -> None:
 
 def test_msrun(job: Job) -> None:
     need("mindspore")
-    job.start(
-        str(BIN / "msrun"), "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True",
+    port = free_port()
+    agent = job.start(
+        str(BIN / "msrun"), "--worker_num=2", "--local_worker_num=2", f"--master_port={port}", "--join=True",
         f"--log_dir={job.folder / 'logs'}", str(HERE / "mindspore_breakpoint_program.py"),
         env={"PATH": f"{BIN}:{os.environ['PATH']}"},
     )  # fmt: skip
     assert states(job.all_stop(0, 1)) == {0: "prompt", 1: "held"}
+    found = is_found(job, "msrun", f"msrun-{port}", 2, "RANK_ID")
+    assert found.job.launcher_pid == agent.pid
+    roles = {pid: role_of(pid) for pid in job.pids()}
+    assert [roles[rank.pid] for rank in found.ranks] == ["MS_WORKER"] * 2
+    assert "MS_SCHED" in roles.values()  # which is there too, and is no rank
     summed, mine, refused, total, _ = job.console(
         "all p summed", "all p mine", "p reduce(mine)", "all p float(reduce(mine).asnumpy().sum())", "go", status=1
     )
@@ -445,6 +457,11 @@ def test_msrun(job: Job) -> None:
         log = job.folder / "logs" / f"worker_{rank}.log"
         result = f"[rank {rank}] RESULT [[9.0, 18.0], [27.0, 36.0]]"
         wait_for(f"worker {rank} ends", lambda log=log, result=result: result in log.read_text(errors="replace"))
+
+
+def role_of(pid: int) -> str:
+    words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return next((word.partition("=")[2] for word in words if word.startswith("MS_ROLE=")), "")
 
 
 def test_torchrun_that_shows_another_rank_says_there_where_to_go(job: Job) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from process.console_program import steps_total
 from process.terminals import CTRL_C, PROGRAM, Place, line_of, source_of, wait_for
+from support.processes import MARK, Processes
 
-from .running import BIN, MARK, Launch, free_port
+from .running import TORCHRUN, free_port
 
 pytest.importorskip("torch")
 
@@ -20,9 +21,9 @@ LONG = 90.0
 
 def test_a_console_opens_in_the_terminal_of_torchrun(tmp_path: Path) -> None:
     """GIVEN torchrun in a terminal WHEN rank 0 stops THEN the console is there, and everything outlives its -9."""
-    command = [str(BIN / "torchrun"), "--nproc-per-node", "2", "--master-port", str(free_port()), str(PROGRAM)]
-    with Launch(tmp_path) as launch, Place(tmp_path) as place:  # the one knows every process by its mark
-        terminal = place.terminal([*command, "steps", "3"], {MARK: launch.mark, "OMP_NUM_THREADS": "1"})
+    command = [TORCHRUN, "--nproc-per-node", "2", "--master-port", str(free_port()), str(PROGRAM)]
+    with Processes(tmp_path) as processes, Place(tmp_path) as place:  # the one knows every process by its mark
+        terminal = place.terminal([*command, "steps", "3"], {MARK: processes.mark, "OMP_NUM_THREADS": "1"})
         opening = terminal.prompt(120)
         stop = f"{PROGRAM}:{line_of('stop')} in step"
         shown = f"rank 0 stopped, {stop}\n  -> {source_of('stop')}\nrank 1 is held, {stop}, for rank 0\n"

@@ -22,6 +22,7 @@ from .running import (
     HERE,
     PYTHON,
     SLEEPER,
+    TORCHRUN,
     Launch,
     assert_ranks_are,
     free_port,
@@ -30,7 +31,6 @@ from .running import (
     wait_for,
 )
 
-TORCHRUN = str(BIN / "torchrun")
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe")
 
 
@@ -68,10 +68,11 @@ def never(pid: int) -> Sequence[Mapping[str, Any]] | None:
 # --- torchrun ----------------------------------------------------------------------------------------
 
 
-def test_torchrun(launch: Launch) -> None:
+def test_torchrun_has_ranks_and_helpers_are_none(launch: Launch) -> None:
     port = free_port()
-    torchrun(launch, port, ranks=3)
+    torchrun(launch, port, ranks=3, script=("--fork", "2", "--spawn", "1", "--subprocess", "1"))
     pids = launch.ready("rank", 3)
+    launch.ready("helper", 12)
 
     job = launch.job(stack_of=never)
 
@@ -97,7 +98,7 @@ def test_two_torchruns_are_two_jobs(launch: Launch) -> None:
     assert sorted(rank.pid for job in jobs for rank in job.ranks) == pids
 
 
-def test_two_agents_of_one_torchrun_are_one_job(launch: Launch) -> None:
+def test_two_agents_of_one_torchrun_are_one_job_and_ranks_of_another_node_are_elsewhere(launch: Launch) -> None:
     port = free_port()
     for node in range(2):
         torchrun(launch, port, "--nnodes=2", f"--node-rank={node}")
@@ -109,12 +110,6 @@ def test_two_agents_of_one_torchrun_are_one_job(launch: Launch) -> None:
     assert numbers(job) == [0, 1, 2, 3]
     assert job.missing == ()
 
-
-def test_ranks_of_another_node_are_elsewhere(launch: Launch) -> None:
-    port = free_port()
-    for node in range(2):
-        torchrun(launch, port, "--nnodes=2", f"--node-rank={node}")
-    pids = launch.ready("rank", 4)
     # The second node is "another host": its agent first, so that it cannot report; then its ranks.
     second = [pid for pid in pids if rank_of(pid) >= 2]
     os.kill(launch.started[1].pid, signal.SIGSTOP)
@@ -127,14 +122,6 @@ def test_ranks_of_another_node_are_elsewhere(launch: Launch) -> None:
 
     assert numbers(job) == [0, 1]
     assert [(one.ranks, one.reason) for one in job.missing] == [("2-3", "elsewhere")]
-
-
-def test_helpers_are_not_ranks(launch: Launch) -> None:
-    torchrun(launch, free_port(), script=("--fork", "2", "--spawn", "1", "--subprocess", "1"))
-    ranks = launch.ready("rank", 2)
-    launch.ready("helper", 8)
-
-    assert_ranks_are(launch.job(stack_of=never), ranks)
 
 
 def test_a_killed_rank_that_nobody_reaped_keeps_its_place_and_its_workers_do_not_take_it(launch: Launch) -> None:
@@ -316,13 +303,13 @@ def test_torchrun_inside_srun_is_torchrun(launch: Launch, slurm: Slurm) -> None:
 
 
 def test_spawn_ranks_are_told_by_their_stacks(launch: Launch) -> None:
-    parent = launch.start(PYTHON, str(HERE / "spawn_program.py"), str(launch.folder), "3")
-    launch.ready("rank", 3)
-    launch.ready("worker", 3)
+    parent = launch.start(PYTHON, str(HERE / "spawn_program.py"), str(launch.folder), "2")
+    launch.ready("rank", 2)
+    launch.ready("worker", 2)
 
     job = launch.job(stack_of=stack_of)
 
-    assert (job.job.key, job.job.launcher, job.job.world_size) == (f"spawn-{parent.pid}", "spawn", 3)
+    assert (job.job.key, job.job.launcher, job.job.world_size) == (f"spawn-{parent.pid}", "spawn", 2)
     assert {rank.rank: rank.pid for rank in job.ranks} == {
         int(path.read_text()): int(path.suffix[1:]) for path in launch.folder.glob("rank.*")
     }

@@ -10,7 +10,7 @@ import pytest
 
 from support.stalls import undisturbed
 
-from .running import BIN, HERE, Launch, free_port
+from .running import HERE, Launch
 
 pytest.importorskip("torch")
 
@@ -33,16 +33,15 @@ def _run(tmp_path_factory: pytest.TempPathFactory) -> Found:
         for what, debug in STARTS.items():
             launch = launches.enter_context(Launch(tmp_path_factory.mktemp(what)))
             started.append(launch)
-            port = str(free_port())
-            env = {"TORCH_DISTRIBUTED_DEBUG": debug, "TORCH_FR_BUFFER_SIZE": "2000"}
-            launch.start(str(BIN / "torchrun"), "--nproc-per-node", "2", "--master-port", port, PROGRAM, what, env=env)
+            launch.by_hand(2, PROGRAM, what, env={"TORCH_DISTRIBUTED_DEBUG": debug, "TORCH_FR_BUFFER_SIZE": "2000"})
         return {name: both for launch in started for name, both in _collected(launch).items()}
 
 
 def _collected(launch: Launch) -> Found:
-    launch.started[0].wait(timeout=150)
+    for rank in launch.started:
+        rank.wait(timeout=150)
     files = [launch.folder / f"found.{rank}.json" for rank in (0, 1)]
-    assert all(file.exists() for file in files), launch.log.read_text(errors="replace")[-3000:]
+    assert all(file.exists() for file in files), launch.output[-3000:]
     ranks = [json.loads(file.read_text()) for file in files]
     return {name: [ranks[0][name], ranks[1][name]] for name in ranks[0]}
 

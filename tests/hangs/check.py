@@ -1,0 +1,67 @@
+"""Whether an answer of `why --json` is what the table expects: one question for recorded and for live jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .case import Case, ranks_of
+
+Answer = dict[str, Any]
+
+
+def check(case: Case, status: int, answer: Answer, folder: str, files: Mapping[str, str]) -> None:
+    """Fail unless it is. `folder` is the job's, `files` what it wrote into those that the table mentions."""
+    if case.kinds:
+        _check_broken(case, status, answer, folder, files)
+    else:
+        _check_healthy(case, status, answer)
+
+
+def _check_broken(case: Case, status: int, answer: Answer, folder: str, files: Mapping[str, str]) -> None:
+    def holds(text: str, word: str) -> bool:
+        if word.startswith("@ready."):  # a pid, which may be of one digit
+            return re.search(rf"\bprocess {files[word[1:]]}\b", text) is not None
+        return (files[word[1:]] if word.startswith("@") else word.replace("{folder}", folder)) in text
+
+    assert status == 1, told(answer)
+    verdict = answer["verdict"]
+    assert verdict["kind"] in case.kinds, told(verdict)
+    _check_ranks(case, verdict)
+    if case.function:
+        assert verdict["where"]["function"].rpartition(".")[2] in case.function, told(verdict)
+    if case.sure:
+        assert verdict["confidence"] != "guess", told(verdict)
+    for word in case.mentions:
+        assert holds(verdict["summary"], word), told(verdict)
+    for word in case.proof:
+        assert any(holds(line, word) for line in verdict["evidence"]), told(verdict)
+    if case.certain:
+        assert verdict["confidence"] == "certain", told(verdict)
+    assert verdict["evidence"], "a verdict comes with its proof"
+    assert verdict["next"], "a verdict says what to do next"
+    assert answer["findings"][0] == verdict
+
+
+def _check_ranks(case: Case, verdict: Answer) -> None:
+    culprits, victims = ranks_of(verdict["culprits"]), ranks_of(verdict["victims"])
+    assert not culprits & victims, told(verdict)
+    if case.culprits is not None:
+        assert culprits in map(ranks_of, case.culprits), told(verdict)
+    if case.victims is not None:
+        assert victims in map(ranks_of, case.victims), told(verdict)
+    if case.involved is not None:
+        assert culprits | victims == ranks_of(case.involved), told(verdict)
+
+
+def _check_healthy(case: Case, status: int, answer: Answer) -> None:
+    assert status == 0, told(answer)
+    assert answer["verdict"] is None
+    assert ranks_of(answer["job"]["ranks"]) == case.starts - ranks_of(case.gone)
+
+
+def told(answer: Answer) -> str:
+    """All of it: pytest shortens what is not a string."""
+    return json.dumps(answer, indent=1)
