@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", dest="every_job", help="run every live job, not one of each kind")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Say which tests stay together where there are two lanes."""
     for item in items:
@@ -43,6 +44,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and call.excinfo is not None:
         if kept:
             report.sections.append(("processes that the test ended", kept))
+        if told := evidence.of_watched():
+            report.sections.append(("what the processes of the test said", told))
         if living := evidence.living():
             report.sections.append(("processes that live", evidence.of_processes(living)))
         folder = getattr(item, "funcargs", {}).get("tmp_path")

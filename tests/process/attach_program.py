@@ -351,6 +351,7 @@ def shape():
             if fd.isdigit() and os.path.lexists(f"/proc/self/fd/{fd}")
         ),
         "modules": sorted(sys.modules),
+        "standard": sorted(sys.stdlib_module_names),
         "finders": [repr(one) for one in (*sys.meta_path, *sys.path_hooks, *sys.path)],
         "lines": sorted(linecache.cache),
         "signals": [repr(signal.getsignal(number)) for number in (2, 3, 10, 12, 14, 15, 17)],

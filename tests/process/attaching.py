@@ -7,14 +7,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .terminals import BREAKRANKS, DEADLINE, HERE, Place, wait_for
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
+
+from .terminals import BREAKRANKS, HERE, Place
 
 PROGRAM = HERE / "attach_program.py"
+_untouched: dict[tuple[str, str], str] = {}  # what programs print that nobody has looked at, by mode and interpreter
 BLOCKED = ("sleep", "lock", "pipe", "c_free", "c_held")  # what it can be blocked in
 
 
@@ -26,15 +29,16 @@ class Target:
         place: Place,
         mode: str,
         *,
-        executable: str = sys.executable,
+        executable: str | None = None,
         env: Mapping[str, str] | None = None,
         program: Path = PROGRAM,
     ) -> None:
+        self.place, self.mode, self._env = place, mode, env
         self.folder = place.folder / f"{mode}-{len(list(place.folder.iterdir()))}"
         self.folder.mkdir()
         self._out, self._err = self.folder / "out", self.folder / "err"
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
-            command = [executable, str(program), mode, str(self.folder)]
+            command = [executable or place.interpreter.path, str(program), mode, str(self.folder)]
             self.process = place.start(command, env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         self.pid = self.process.pid
         self._woken = False
@@ -91,6 +95,13 @@ class Target:
         assert (status, self._err.read_text()) == (0, "")
         return self._out.read_text()
 
+    def untouched(self) -> str:
+        """What a program like it prints that nobody has looked at; it is run once for each interpreter."""
+        kind = (self.mode, self.place.interpreter.path)
+        if kind not in _untouched:
+            _untouched[kind] = Target(self.place, self.mode, env=self._env).ends()
+        return _untouched[kind]
+
     def shape(self) -> dict[str, Any]:
         """What it says of itself (mode ``tells``)."""
         number = len(list(self.folder.glob("shape.[0-9]*"))) + 1
@@ -124,10 +135,7 @@ def run(
     place: Place, words: Sequence[str], status: int = 0, *, env: Mapping[str, str] | None = None, **how: Any
 ) -> subprocess.CompletedProcess[str]:
     """A command as scripts use it; with the exit status that it must have, and no traceback."""
-    how = {"stdin": subprocess.DEVNULL, "timeout": 2 * DEADLINE, **how}
-    done = subprocess.run(
-        list(words), env=place.environ(env), cwd=place.folder, capture_output=True, text=True, check=False, **how
-    )
+    done = place.call(list(words), env, deadline=2 * DEADLINE, **how)
     assert "Traceback" not in done.stdout + done.stderr and "unexpected" not in done.stderr, done.stderr
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done

@@ -65,6 +65,7 @@ def spin() -> str:
     """After a stop: rank 1 waits in C until the pipe `wake` is written to, the others in Python for the file `end`."""
     turns = 0
     breakranks.breakpoint("all")  # before
+    open(f"spinning.{RANK}", "w").close()
     if RANK == 1 and os.path.exists("wake"):
         blocked()
     while not os.access("end", os.F_OK):  # spin; in C: wherever it is stopped, it is in a line of this function

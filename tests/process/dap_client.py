@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+
 Message = dict[str, Any]
-DEADLINE = 90.0
 
 
 class Closed(Exception):
@@ -23,11 +25,22 @@ class Client:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(DEADLINE)
-        self.socket.connect(address)
+        self._connect(address)
         self.heard: list[Message] = []
         self._seq = 0
         self._buffer = b""
         self._seen: dict[str, int] = {}  # of each kind of event, up to where they were waited for already
+
+    def _connect(self, address: str | tuple[str, int]) -> None:
+        if not isinstance(address, str):
+            self.socket.connect(address)
+            return
+        folder, name = os.path.split(address)
+        handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self.socket.connect(f"/proc/self/fd/{handle}/{name}")  # the path itself may be too long for a socket
+        finally:
+            os.close(handle)
 
     def send(self, command: str, arguments: Message | None = None) -> int:
         self._seq += 1

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .dap_client import DEADLINE, Client
+from support.processes import Processes
+from support.targets import SOURCE, THIS, Interpreter
+from support.waiting import free_port, wait_for
 
-SOURCE = Path(__file__).parents[2] / "src"
+from .dap_client import DEADLINE, Client
 
 # Counts until the file "end" is there, and waits then until no thread of others is left if "alone" is there too;
 # "fork" makes a child call step(), "sleep" has the rank wait in C for "wake".
@@ -139,19 +139,14 @@ finally:
 """
 
 
-def wait_for(what: str, done: Callable[[], Any], seconds: float = DEADLINE) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := done()):
-        assert time.monotonic() < until, f"{what} has not come about"
-        time.sleep(0.01)
-    return found
-
-
-class Place:
+class Place(Processes):
     """Two ranks in a folder of their own, and a bridge to them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
+
+    def __init__(self, folder: Path, interpreter: Interpreter = THIS) -> None:
+        super().__init__(folder)
+        self.interpreter = interpreter
         self.program = folder / "program.py"
         self.program.write_text(PROGRAM)
         os.mkfifo(folder / "wake")
@@ -162,21 +157,20 @@ class Place:
         self.clients: list[Client] = []
         self.config: dict[str, Any] = {}
 
-    def environ(self, **more: str) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYDEVD")}
-        return {**kept, "PYTHONPATH": str(SOURCE), "BREAKRANKS_RUN": str(self.run), "BREAKRANKS_CONSOLE": "0", **more}
+    def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        mine = {"PYTHONPATH": str(SOURCE), "BREAKRANKS_RUN": str(self.run), "BREAKRANKS_CONSOLE": "0"}
+        found = super().environ({**mine, **(more or {})})
+        return {name: value for name, value in found.items() if not name.startswith("PYDEVD")}
 
-    def start(self, *options: str, bare: bool = False) -> None:
-        """``bare``: with a Python that has the standard library only."""
-        with socket.create_server(("localhost", 0)) as free:
-            port = str(free.getsockname()[1])
+    def begin(self, *options: str, bare: bool = False) -> None:
+        """Start two ranks and a bridge. ``bare``: with a Python that has the standard library only."""
+        port = str(free_port())
         for rank in "01":
             named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
             self.ranks.append(
-                subprocess.Popen(
-                    [sys.executable, *(["-S"] if bare else []), str(self.program)],
-                    cwd=self.folder,
-                    env=self.environ(MASTER_PORT=port, PYTHONWARNINGS="ignore", **named),
+                self.start(
+                    [self.interpreter.path, *(["-S"] if bare else []), str(self.program)],
+                    {"MASTER_PORT": port, "PYTHONWARNINGS": "ignore", **named},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -194,10 +188,8 @@ class Place:
             if path.exists():  # of the bridge before this one
                 path.rename(path.with_name(f"bridge-{self.bridge.pid if self.bridge else 0}{path.suffix}"))
         with open(out, "w") as stdout, open(log, "w") as stderr:
-            self.bridge = subprocess.Popen(
+            self.bridge = self.start(
                 [sys.executable, *self._command, *({"--dap"} - set(options)), *printed, *options],
-                cwd=self.folder,
-                env=self.environ(),
                 stdout=stdout,
                 stderr=stderr,
             )
@@ -255,7 +247,7 @@ class Place:
         for rank in ranks:
             wait_for(name, (self.folder / f"{name}{rank}").exists)
 
-    def end(self) -> list[dict[str, str]]:
+    def results(self) -> list[dict[str, str]]:
         """What the ranks say in the end; that is all that they print, and they must have counted right."""
         (self.folder / "alone").touch()
         (self.folder / "end").touch()
@@ -268,21 +260,14 @@ class Place:
         assert "Traceback" not in self.said, self.said
         return found
 
-    def close(self) -> None:
-        """End all; what they said is printed, for whoever reads of a test that failed."""
-        for number, client in enumerate(self.clients):
+    def told(self) -> str:
+        heard = [
+            f"-- client {number} heard last\n" + "\n".join(str(one)[:300] for one in client.heard[-8:])
+            for number, client in enumerate(self.clients)
+        ]
+        return "\n".join([super().told(), *heard])
+
+    def end(self) -> None:
+        for client in self.clients:
             client.close()
-            print(f"--- client {number} heard last\n" + "\n".join(str(one)[:300] for one in client.heard[-8:]))
-        for one in (*self.ranks, self.bridge):
-            if one is None:
-                continue
-            ended = one.poll()
-            one.kill()
-            one.wait()
-            if one.stdout is not None and not one.stdout.closed:
-                print(f"--- rank, pid {one.pid}, ended with {ended}\n{one.stdout.read()}")
-                one.stdout.close()
-        for path in sorted(self.folder.glob("bridge*")):
-            print(f"--- {path.name}\n{path.read_text()}")
-        for path in sorted(self.run.rglob("*.json")):
-            print(f"--- {path.name}\n{path.read_text()}")
+        super().end()

@@ -8,44 +8,30 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
+
+from support.processes import Processes, alive, defaults_for_signals
+from support.targets import SOURCE, THIS, Interpreter
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
 
 from .console_program import launcher_variables
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "console_program.py"
 BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
-DEADLINE = 90.0  # seconds: where things work it costs nothing, and machines stand still for half a minute at times
 # Said where an answer takes long, which is right, and may be anywhere.
 MEANWHILE = re.compile(r"^.*; Ctrl-C gives the prompt back\n", re.MULTILINE)
 PROMPT = re.compile(r"(?:\A|\n|\^C)(\[[^\]\n]*\] > )\Z")
 CTRL_A, CTRL_C, CTRL_D, CTRL_K, UP, TAB = "\x01", "\x03", "\x04", "\x0b", "\x1b[A", "\t"
-# What a surrounding job, shell or person may have left; a test's processes must not inherit it.
-FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "BREAKRANKS_")
 PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "INPUTRC": "/dev/null", "PYTHONUNBUFFERED": "1"}
-
-T = TypeVar("T")
-
-
-def wait_for(what: str, condition: Callable[[], T | None], deadline: float = DEADLINE) -> T:
-    """The first true answer of ``condition``; fails with ``what`` after the deadline."""
-    end = time.monotonic() + deadline
-    while True:
-        answer = condition()
-        if answer:
-            return answer
-        if time.monotonic() > end:
-            raise AssertionError(f"after {deadline:.0f} s still not: {what}")
-        time.sleep(0.02)
 
 
 def line_of(mark: str, path: Path = PROGRAM) -> int:
@@ -59,66 +45,33 @@ def source_of(mark: str, path: Path = PROGRAM) -> str:
     return path.read_text().splitlines()[line_of(mark, path) - 1].strip()
 
 
-def _as_from_a_shell() -> None:
-    """Whoever runs the tests may ignore signals, in the background or under nohup; children would inherit that."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+class Place(Processes):
+    """A test's own folders and variables. Its programs run on one of the target interpreters."""
 
+    folder: Path
 
-def alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-class Place:
-    """A test's own folders and variables. Everything started through it is ended, by its pid."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, interpreter: Interpreter = THIS) -> None:
+        super().__init__(folder)
+        self.interpreter = interpreter
         self.run = folder / "run"
         self.run.mkdir(mode=0o700)
-        self._started: list[subprocess.Popen[Any]] = []
         self._terminals: list[Terminal] = []
 
-    def __enter__(self) -> Place:
-        return self
+    def told(self) -> str:
+        shown = [f"-- terminal of {one.process.args}\n{one.shown()[-2500:]}" for one in self._terminals]
+        return "\n".join([super().told(), *shown])
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pids = [process.pid for process in self._started if process.poll() is None]
-        pids += [pid for pid in self.agents().values() if pid not in pids]
-        for pid in pids:
-            for number in (signal.SIGKILL, signal.SIGCONT):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
+    def end(self) -> None:
+        super().end()
         for terminal in self._terminals:
             terminal.close()
-        for process in self._started:
-            process.wait(DEADLINE)
-        if error is not None:
-            for path in sorted(self.folder.glob("rank*.err")):
-                print(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}")
-            for terminal in self._terminals:
-                print(f"--- terminal\n{terminal.seen[-2500:]}")
 
     def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        inherited.pop("COLUMNS", None)
         home = str(self.folder)
         mine = {"HOME": home, "XDG_STATE_HOME": f"{home}/state", "BREAKRANKS_RUN": str(self.run)}
-        return {**inherited, **PLAIN, **mine, **(more or {})}
-
-    def start(self, command: Sequence[str], env: Mapping[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
-        how.setdefault("preexec_fn", _as_from_a_shell)
-        process = subprocess.Popen(command, env=self.environ(env), cwd=self.folder, **how)
-        self._started.append(process)
-        return process
+        found = super().environ({**PLAIN, **mine, **(more or {})})
+        found.pop("COLUMNS", None)
+        return found
 
     def agents(self) -> dict[int, int]:
         """The pids of the ranks that have come to a breakpoint."""
@@ -151,16 +104,7 @@ class Place:
     def batch(self, *commands: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """A console as scripts use it."""
         words = [word for command in commands for word in ("-c", command)]
-        return subprocess.run(
-            [BREAKRANKS, "console", *options, *words],
-            env=self.environ(),
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+        return self.call([BREAKRANKS, "console", *options, *words])
 
 
 class Job:
@@ -185,8 +129,8 @@ class Job:
                 streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors, **how}
                 self.ranks.append(
                     place.start(
-                        [sys.executable, str(PROGRAM), mode, *arguments],
-                        {**launcher_variables(rank, size), **env},
+                        [place.interpreter.path, str(PROGRAM), mode, *arguments],
+                        {**launcher_variables(rank, size), "PYTHONPATH": str(SOURCE), **env},
                         **streams,
                     )
                 )
@@ -295,7 +239,7 @@ class Terminal:
         slave = self._slave
 
         def take_terminal() -> None:
-            _as_from_a_shell()
+            defaults_for_signals()
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
         self.process = place.start(
@@ -305,6 +249,12 @@ class Terminal:
     @property
     def seen(self) -> str:
         return self._screen.text
+
+    def shown(self) -> str:
+        """All that was ever shown there, what was not read so far too."""
+        while self.read():
+            pass
+        return self.seen
 
     @property
     def modes(self) -> list[Any]:

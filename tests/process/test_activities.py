@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import time
 from pathlib import Path
 
-import pytest
+from support.processes import Processes
+from support.targets import Interpreter, on_every_python_with
+from support.waiting import wait_for
 
-BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
-DEADLINE = 60.0
+from .terminals import BREAKRANKS
 
 LOCK = "import threading; l=threading.Lock(); l.acquire(); {ready}; l.acquire()"
 PROGRAMS = {
@@ -29,41 +27,28 @@ PROGRAMS = {
     " p=m.get_context('fork').Pool(1); {ready}; p.map(time.sleep, [600])",
 }
 
+# Where Pythons differ: how they sleep and lock, and which frames they have.
+CORE = ("thread-wait", "sleep", "subprocess", "prompt", "event-loop", "compute", "helper-wait")
 
-def ask(activity: str, folder: Path) -> dict[str, object]:
+
+def ask(activity: str, folder: Path, interpreter: Interpreter) -> dict[str, object]:
     """What `why` makes of one process, at its first two looks."""
     program, ready = PROGRAMS[activity], folder / "ready"
     (folder / "program.py").write_text(program.replace("{ready}", f"open({str(ready)!r}, 'w').close()"))
-    process = subprocess.Popen(
-        [sys.executable, "program.py"],
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        end = time.monotonic() + DEADLINE
-        while not ready.exists():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+    with Processes(folder) as processes:
+        process = processes.start(
+            [interpreter.path, "program.py"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        wait_for("the program", ready.exists)
         for _ in range(20):  # what it does comes a moment after the mark
-            done = subprocess.run(
-                [BREAKRANKS, "why", f"pid:{process.pid}", "--json", "--patience", "0", "--interval", "0.2"],
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE,
-                check=False,
-            )
-            answer: dict[str, object] = json.loads(done.stdout)["classes"][0]
+            words = ["why", f"pid:{process.pid}", "--json", "--patience", "0", "--interval", "0.2"]
+            answer: dict[str, object] = json.loads(processes.call([BREAKRANKS, *words]).stdout)["classes"][0]
             if answer["activity"] == activity:
                 break
         return answer
-    finally:
-        os.killpg(process.pid, 9)
-        process.communicate()
 
 
-@pytest.mark.parametrize("activity", PROGRAMS)
-def test_an_activity_is_named(activity: str, tmp_path: Path) -> None:
-    answer = ask(activity, tmp_path)
+@on_every_python_with("activity", PROGRAMS, core=CORE)
+def test_an_activity_is_named(activity: str, tmp_path: Path, interpreter: Interpreter) -> None:
+    answer = ask(activity, tmp_path, interpreter)
     assert answer["activity"] == activity, answer

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.processes import Processes
+from support.targets import SOURCE, Interpreter, on_every_python
+from support.waiting import DEADLINE_SECONDS
+
 PROGRAM = Path(__file__).parent / "armed_program.py"
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "2124"}
-MONITORS = sys.version_info >= (3, 12)
 
 Scene = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def scene(tmp_path: Path, interpreter: Interpreter) -> Scene:
     tmp_path.chmod(0o700)
 
     def run(*words: str, program: Path = PROGRAM) -> list[dict[str, Any]]:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", str(program), *words],
-            env={**os.environ, **RANK, "BREAKRANKS_RUN": str(tmp_path)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        with Processes(tmp_path) as processes:
+            done = processes.call(
+                [interpreter.path, "-W", "ignore", str(program), *words],
+                {**RANK, "BREAKRANKS_RUN": str(tmp_path), "PYTHONPATH": str(SOURCE)},
+                deadline=2 * DEADLINE_SECONDS,
+            )
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -58,6 +56,7 @@ def at(mark: str, reason: str, thread: str = "MainThread") -> dict[str, Any]:
         ("chained", {"loop", "endless"}),
     ],
 )
+@on_every_python
 def test_a_thread_is_stopped_at_its_next_line_and_stepped(scene: Scene, work: str, marks: set[str]) -> None:
     """Whatever it is at: one line for ever, a sleep, a lock, a generator, a callback of C's, the rest of a line."""
     [found] = scene("halt", work)
@@ -68,6 +67,7 @@ def test_a_thread_is_stopped_at_its_next_line_and_stepped(scene: Scene, work: st
     assert found["bare"]
 
 
+@on_every_python
 def test_a_stop_that_is_withdrawn_never_comes(scene: Scene) -> None:
     """WHEN it is taken back while the thread is blocked in C THEN nothing is left there at once, and it runs on."""
     [found] = scene("withdrawn")
@@ -81,7 +81,8 @@ def test_a_stop_that_is_withdrawn_never_comes(scene: Scene) -> None:
     }
 
 
-def test_breakpoints_of_a_rank_that_runs(scene: Scene) -> None:
+@on_every_python
+def test_breakpoints_of_a_rank_that_runs(scene: Scene, interpreter: Interpreter) -> None:
     """pdb's own words and answers, without stopping anything for them."""
     shown = iter(scene("breakpoints"))
     add, added = f"{PROGRAM}:{line_of('add')}", f"{PROGRAM}:{line_of('added')}"
@@ -95,7 +96,7 @@ def test_breakpoints_of_a_rank_that_runs(scene: Scene) -> None:
     assert next(shown) == {"quiet": None, "tracing": False, "bare": True}
     assert next(shown) == {"conditional": f"Breakpoint 2 at {add}\n"}
     assert next(shown) == {"hit": at("add", "breakpoint 2"), "value": "500\n"}
-    assert next(shown) == {"traced": not MONITORS}  # it runs to its breakpoint
+    assert next(shown) == {"traced": not interpreter.monitors}  # it runs to its breakpoint
     assert next(shown) == {
         "comma": "New condition set for breakpoint 2.\n",
         "hit": at("add", "breakpoint 2"),
@@ -126,6 +127,7 @@ def _hits(listed: str) -> int:
     return int(listed.split("already hit ")[1].split()[0])
 
 
+@on_every_python
 def test_breakpoints_are_those_of_every_thread(scene: Scene) -> None:
     """One that runs, one that starts later, and a generator that rested when they were set."""
     assert scene("everywhere") == [
@@ -136,6 +138,7 @@ def test_breakpoints_are_those_of_every_thread(scene: Scene) -> None:
     ]
 
 
+@on_every_python
 def test_what_cannot_be_set_is_said(scene: Scene) -> None:
     *shown, last = scene("wrong")
     said = {one["text"]: one["said"] for one in shown}
@@ -154,6 +157,7 @@ def test_what_cannot_be_set_is_said(scene: Scene) -> None:
     assert last == {"bare": True, "tracing": False}
 
 
+@on_every_python
 def test_a_watched_value_stops_where_it_has_changed(scene: Scene) -> None:
     running, cleared, *shown = scene("watch")
     assert running == {
@@ -174,6 +178,7 @@ def test_a_watched_value_stops_where_it_has_changed(scene: Scene) -> None:
     assert shown[3] == {"stop": None, "tracing": False, "bare": True}
 
 
+@on_every_python
 def test_an_exception_stops_where_it_is_raised_and_once(scene: Scene) -> None:
     shown = scene("catch")
     assert shown[0] == {"set": "catching ValueError\n", "listed": "catching ValueError\n"}
@@ -188,6 +193,7 @@ def test_an_exception_stops_where_it_is_raised_and_once(scene: Scene) -> None:
     assert shown[6]["bare"]
 
 
+@on_every_python
 def test_a_probe_tells_and_never_stops(scene: Scene) -> None:
     found, wrong = scene("probes")
     told = found["told"]
@@ -205,11 +211,12 @@ def test_a_probe_tells_and_never_stops(scene: Scene) -> None:
     assert (wrong["dropped"], wrong["again"], wrong["bare"]) == (True, False, True)
 
 
-def test_disarming_leaves_nothing(scene: Scene) -> None:
+@on_every_python
+def test_disarming_leaves_nothing(scene: Scene, interpreter: Interpreter) -> None:
     """Fifty times, while threads run, sleep and spin; and in the middle of a step over a call that is blocked in C."""
     cycles, rested, stepped = scene("disarming")
     during = cycles["during"]
-    assert during["tools"] == [4] if MONITORS else during["tracers"] >= 4
+    assert during["tools"] == [4] if interpreter.monitors else during["tracers"] >= 4
     assert during["table"][0] > cycles["before"]["table"][0]
     assert cycles["after"] == cycles["before"]
     assert cycles["bare"]
@@ -221,14 +228,16 @@ def test_disarming_leaves_nothing(scene: Scene) -> None:
 STEPPED = {"stepped": True, "after": True, "ended": True, "quiet": None, "bare": True}
 
 
+@on_every_python
 def test_a_forked_child_never_stops(scene: Scene) -> None:
     assert scene("forked") == [{"child": [10]}]
 
 
-def test_somebody_elses_trace_function_is_kept(scene: Scene) -> None:
+@on_every_python
+def test_somebody_elses_trace_function_is_kept(scene: Scene, interpreter: Interpreter) -> None:
     [found] = scene("traced")
     assert found["theirs"]
-    if MONITORS:
+    if interpreter.monitors:
         assert found["hit"] == at("add", "breakpoint 1", "theirs")
     else:
         assert found["said"].endswith("not in theirs: another debugger, or coverage, traces there\n")

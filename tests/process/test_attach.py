@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from support.targets import EVERY, Interpreter, on, on_every_python, on_every_python_with
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
 
 from .attaching import (
     PROGRAM,
@@ -24,12 +27,12 @@ from .attaching import (
     threads_of,
     words_of,
 )
-from .terminals import BREAKRANKS, CTRL_C, DEADLINE, Place, line_of, source_of, wait_for
+from .terminals import BREAKRANKS, CTRL_C, Place, line_of, source_of
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path) as place:
+def place(tmp_path: Path, interpreter: Interpreter) -> Iterator[Place]:
+    with Place(tmp_path, interpreter) as place:
         yield place
         # Whatever a test did: nothing of ours is left where agents meet, once the programs have ended.
         wait_for("the folder to be empty", lambda: files_of(place) == [] or None)
@@ -53,10 +56,10 @@ BLOCKED = {
 }
 
 
-@pytest.mark.parametrize("mode", BLOCKED)
+@on_every_python_with("mode", BLOCKED, core=["lock"])
 def test_a_rank_that_is_blocked_is_inspected_and_stops_when_it_comes_back(place: Place, mode: str) -> None:
     """GIVEN a program blocked in C WHEN asked THEN it answers where it stands; asked to stop, it stops afterwards."""
-    target, untouched = Target(place, mode), Target(place, mode)
+    target = Target(place, mode)
     value, kind = BLOCKED[mode]
     main = f"{PROGRAM}({line_of('main', PROGRAM)})<module>()\n-> {source_of('main', PROGRAM)}"
     asked = {
@@ -95,16 +98,17 @@ def test_a_rank_that_is_blocked_is_inspected_and_stops_when_it_comes_back(place:
     assert "rank 0 stopped, " in found[wait] and "[0] > n" in shown, shown
     assert found["go"] == "rank 0 goes on"
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
+@on_every_python
 def test_a_rank_that_holds_the_gil_in_c_gives_its_native_stack_and_the_reason(place: Place) -> None:
     """GIVEN a program that is blocked in C, and holds the GIL."""
-    target, untouched = Target(place, "c_held"), Target(place, "c_held")
+    target = Target(place, "c_held")
     done = run(place, words_of(target, ["w"], []), 2)
     assert re.search(r"breakranks: no rank can be entered: .* holds the GIL", done.stderr), done.stderr
     assert "read" in done.stdout and "c_held" in done.stdout, done.stdout
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 # ---- busy
@@ -113,16 +117,23 @@ ASKED = ("w", "up", "down", "l", "ll", "a", "locals", "p MODE", "pp [MODE]", "wh
 QUIET = {"PYTHONWARNINGS": "ignore::DeprecationWarning"}  # of fork, since there is a second thread
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["busy", "generator", "threads", "forks", "subinterpreter", "renamed", "no_threading", "traced", "sigint"],
-)
+BUSY = ["busy", "generator", "threads", "forks", "subinterpreter", "renamed", "no_threading", "sigint"]
+
+
+@on_every_python_with("mode", BUSY, core=["threads", "forks", "subinterpreter", "no_threading"])
 def test_a_busy_rank_is_stopped_stepped_and_let_go(place: Place, mode: str) -> None:
     """GIVEN a program at work WHEN stopped, asked, stepped, let go THEN it ends like one that was never touched."""
-    if mode == "traced" and sys.version_info < (3, 12):
-        pytest.skip("is not stopped there: see the next test")
+    stopped_stepped_and_let_go(place, mode)
+
+
+@on(*(one for one in EVERY if one.monitors))
+def test_a_rank_that_is_traced_already_is_stopped_too(place: Place) -> None:
+    stopped_stepped_and_let_go(place, "traced")
+
+
+def stopped_stepped_and_let_go(place: Place, mode: str) -> None:
     env = QUIET if mode == "forks" else {}
-    target, untouched = Target(place, mode, env=env), Target(place, mode, env=env)
+    target = Target(place, mode, env=env)
     shown = attach(place, target, *ASKED, "go")
     found = answers(shown)
     assert re.match(r"rank 0 stopped, .+:\d+ in \w+\n  -> \S", found[""]), shown
@@ -135,20 +146,21 @@ def test_a_busy_rank_is_stopped_stepped_and_let_go(place: Place, mode: str) -> N
     assert found["go"] == "rank 0 goes on"
     target.left()
     assert target.state in "RS"
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="has sys.monitoring")
+@on(*(one for one in EVERY if not one.monitors))
 def test_a_rank_that_is_traced_already_is_only_looked_at(place: Place) -> None:
     """Before 3.12 there is one trace function a thread, and this one is the program's own."""
-    target, untouched = Target(place, "traced"), Target(place, "traced")
+    target = Target(place, "traced")
     shown = attach(place, target, "p MODE", "interrupt", "n", status=1)
     assert "rank 0 cannot be stopped: MainThread is traced by another debugger, or by coverage" in shown
     assert answers(shown)["p MODE"].startswith("'traced'")
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
+@on_every_python
 def test_a_rank_that_runs_is_looked_at_without_a_stop(place: Place) -> None:
     target = Target(place, "busy")
     shown = attach(place, target, "p MODE", "w", options=["--no-stop"])
@@ -160,12 +172,14 @@ def test_a_rank_that_runs_is_looked_at_without_a_stop(place: Place) -> None:
     target.ends()
 
 
+@on_every_python
 def test_another_thread_than_the_main_one(place: Place) -> None:
-    target, untouched = Target(place, "threads"), Target(place, "threads")
+    target = Target(place, "threads")
     # One that runs is stopped, and the others go on.
-    shown = attach(place, target, "w", "p seed", "n", "threads", "go", options=["--thread", "spinner"])
+    named = "p __import__('threading').current_thread().name"
+    shown = attach(place, target, "w", named, "n", "threads", "go", options=["--thread", "spinner"])
     found = answers(shown)
-    assert "in thread spinner" in found[""] and found["p seed"] == "3", shown
+    assert "in thread spinner" in found[""] and "spin()" in found["w"] and found[named] == "'spinner'", shown
     assert "-> spinner (stopped)" in found["threads"]
     target.left()
     # One that is blocked is inspected, by a name with a space in it too; others can be chosen.
@@ -178,29 +192,30 @@ def test_another_thread_than_the_main_one(place: Place) -> None:
     said = run(place, words_of(target, ["w"], ["--thread", "nobody"]), 2).stderr
     assert "nobody" in said
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
-def test_a_main_thread_that_has_ended(place: Place) -> None:
-    target, untouched = Target(place, "no_main"), Target(place, "no_main")
-    if sys.version_info[:2] == (3, 12):  # which starts no thread any more once its main thread has ended
+@on_every_python
+def test_a_main_thread_that_has_ended(place: Place, interpreter: Interpreter) -> None:
+    target = Target(place, "no_main")
+    if interpreter.version == (3, 12):  # which starts no thread any more once its main thread has ended
         assert "can't create new thread at interpreter shutdown" in refused(place, target)
-        assert target.ends() == untouched.ends()
+        assert target.ends() == target.untouched()
         return
     shown = attach(place, target, "threads", "thread worker", "p note", "interrupt", "n", "go")
     assert "_shutdown" in answers(shown)[""] and answers(shown)["p note"].startswith("0"), shown
     assert "in thread worker" in shown
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
+@on_every_python
 def test_a_forked_helper(place: Place) -> None:
     """GIVEN a process that forks again and again THEN its child can be attached to as well, and both at once."""
     target = Target(place, "forks", env=QUIET)
     child = int((target.folder / "child").read_text())
-    for _ in range(3):
-        shown = attach(place, f"pid:{child}", "w", "p MODE", "n", "go")
-        assert "forks()" in shown and "'forks'" in shown
+    shown = attach(place, f"pid:{child}", "w", "p MODE", "n", "go")
+    assert "forks()" in shown and "'forks'" in shown
     shown = attach(place, f"pid:{target.pid},{child}", "all p MODE", "n", "go")
     assert "[0-1] 'forks'" in shown, shown
     wait_for("our threads to have gone", lambda: not threads_of(child, "breakranks") and not target.ours())
@@ -217,6 +232,7 @@ def test_ranks_that_stop_at_one_breakpoint_are_said_together(place: Place) -> No
         one.ends()
 
 
+@on_every_python
 def test_what_is_assigned_is_the_programs(place: Place) -> None:
     target = Target(place, "assigned")
     attach(place, target, "up", "up", "up", "down", "go", status=1)
@@ -230,7 +246,6 @@ def test_what_is_assigned_is_the_programs(place: Place) -> None:
 
 # ---- what stays
 
-STANDARD = sys.stdlib_module_names
 AT_FORK = [f"_register.<locals>.{name}" for name in ("before", "in_child", "in_parent")]  # which cannot be taken back
 
 
@@ -239,12 +254,16 @@ def compared(before: dict[str, object], after: dict[str, object]) -> dict[str, o
     for name in AT_FORK:
         after["functions"].remove(name)  # type: ignore[attr-defined]
     new = set(after.pop("modules")) - set(before.pop("modules"))  # type: ignore[call-overload]
+    standard = set(after["standard"])  # type: ignore[call-overload]
     different: dict[str, object] = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
-    foreign = [name for name in new if name.partition(".")[0] not in STANDARD]
+    foreign = [name for name in new if name.partition(".")[0] not in standard]
     return {**different, **({"modules": foreign} if foreign else {})}
 
 
-@pytest.mark.parametrize("way", ["look", "stop", "step", "breaks", "late", "eval"])
+WAYS = ["look", "stop", "step", "breaks", "late", "eval"]
+
+
+@on_every_python_with("way", WAYS, core=["step", "breaks"])
 def test_nothing_is_left_in_a_program(place: Place, way: str) -> None:
     """WHEN the last console has left THEN the program is as it was, but for modules of the standard library."""
     target = Target(place, "tells")
@@ -270,20 +289,20 @@ def test_nothing_is_left_in_a_program(place: Place, way: str) -> None:
 
 
 def test_cycles_do_not_grow(place: Place) -> None:
-    """50 times in and out of a busy program. scripts/attach-cycles does it 1,000 times."""
-    target, untouched = Target(place, "threads"), Target(place, "threads")
+    """25 times in and out of a busy program. scripts/attach-cycles does it 1,000 times."""
+    target = Target(place, "threads")
     before: tuple[int, int, int] = (0, 0, 0)
-    for cycle in range(50):
+    for cycle in range(25):
         commands = (["w", "n", "go"], ["p MODE"], ["locals", "s", "s"])[cycle % 3]
         attach(place, target, *commands)
         target.left()
-        if cycle == 9:  # it has all that it will ever have
+        if cycle == 8:  # it has all that it will ever have
             before = (fds_of(target.pid), len(os.listdir(f"/proc/{target.pid}/task")), rss_of(target.pid))
     assert fds_of(target.pid) == before[0]
     assert len(os.listdir(f"/proc/{target.pid}/task")) == before[1]
     # KiB: it comes and goes with the collector, which takes our classes away.
-    assert rss_of(target.pid) - before[2] < 8000, (before, rss_of(target.pid))
-    assert target.ends() == untouched.ends()
+    assert rss_of(target.pid) - before[2] < 5000, (before, rss_of(target.pid))
+    assert target.ends() == target.untouched()
 
 
 # ---- a person at the prompt
@@ -317,7 +336,7 @@ def test_a_person_at_the_prompt(place: Place) -> None:
 
 
 def test_a_person_leaves_a_busy_program(place: Place) -> None:
-    target, untouched = Target(place, "busy"), Target(place, "busy")
+    target = Target(place, "busy")
     terminal = place.terminal([BREAKRANKS, "attach", target.name])
     assert re.match(rf"rank 0 stopped, {PROGRAM}:\d+ in \w+\n  -> ", terminal.prompt())
     assert terminal.at == "[0] > "
@@ -333,7 +352,7 @@ def test_a_person_leaves_a_busy_program(place: Place) -> None:
     assert terminal.ends() == 0
     assert "the job runs on" in terminal.rest()
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 def test_ranks_of_one_job_are_named_together(place: Place) -> None:

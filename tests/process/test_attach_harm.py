@@ -17,14 +17,17 @@ from pathlib import Path
 import pytest
 
 from support.other_user import nobody
+from support.targets import THIS, Interpreter, on_every_python, on_every_python_with
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
 
 from .attaching import PROGRAM, Target, answers, attach, attaching, files_of, refused, run, state_of, words_of
-from .terminals import BREAKRANKS, DEADLINE, Place, line_of, wait_for
+from .terminals import BREAKRANKS, Place, line_of
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path) as place:
+def place(tmp_path: Path, interpreter: Interpreter) -> Iterator[Place]:
+    with Place(tmp_path, interpreter) as place:
         yield place
         wait_for("the folder to be empty", lambda: files_of(place) == [] or None)
 
@@ -35,12 +38,12 @@ ARMED = f"b {PROGRAM}:{line_of('mix', PROGRAM)}"
 SCRIPTS = (["w", "n", "s", "n", "n", "n", "s"], ["p MODE"] * 8, [ARMED, "c", "c", "c", "c"], ["interrupt", "go"] * 4)
 
 
-@pytest.mark.parametrize("mode", ["busy", "threads"])
-def test_killed_at_any_moment_it_leaves_the_program_running(place: Place, mode: str) -> None:
-    """10 times; scripts/attach-cycles does it 200 times. A while later nothing of ours is there."""
+@on_every_python_with("mode", ["busy", "threads"], core=["threads"])
+def test_killed_at_any_moment_it_leaves_the_program_running(place: Place, mode: str, interpreter: Interpreter) -> None:
+    """A few times; scripts/attach-cycles does it 200 times. A while later nothing of ours is there."""
     moments = random.Random(5)
-    target, untouched = Target(place, mode), Target(place, mode)
-    for turn in range(10):
+    target = Target(place, mode)
+    for turn in range(8 if interpreter == THIS else 4):
         process = attaching(place, target, *SCRIPTS[turn % len(SCRIPTS)])
         time.sleep(moments.uniform(0.1, 1.2))
         process.kill()
@@ -51,25 +54,27 @@ def test_killed_at_any_moment_it_leaves_the_program_running(place: Place, mode: 
     target.left()
     attach(place, target, "n", "go")  # it can be attached to again
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
+@on_every_python
 def test_a_terminal_that_closes_lets_the_program_go(place: Place) -> None:
-    target, untouched = Target(place, "busy"), Target(place, "busy")
+    target = Target(place, "busy")
     terminal = place.terminal([BREAKRANKS, "attach", target.name])
     terminal.prompt()
     terminal.ask(ARMED)
     terminal.close()
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 # ---- more than one
 
 
+@on_every_python
 def test_two_at_once(place: Place) -> None:
     """Both get in; the program goes on when both have left."""
-    target, untouched = Target(place, "busy"), Target(place, "busy")
+    target = Target(place, "busy")
     first = place.terminal([BREAKRANKS, "attach", target.name])
     second = place.terminal([BREAKRANKS, "attach", target.name])
     first.prompt()
@@ -82,12 +87,12 @@ def test_two_at_once(place: Place) -> None:
     second.keys("q\r")
     assert second.ends() == 0
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 def test_many_in_a_row_and_at_once(place: Place) -> None:
     """Who comes while the last one leaves gets in too, or is told why not."""
-    target, untouched = Target(place, "busy"), Target(place, "busy")
+    target = Target(place, "busy")
     processes = []
     for _ in range(4):
         processes += [attaching(place, target, "p MODE", options=["--no-stop"]) for _ in range(2)]
@@ -96,12 +101,12 @@ def test_many_in_a_row_and_at_once(place: Place) -> None:
         shown = process.communicate(timeout=DEADLINE)[0]
         assert (process.returncode == 0 and "'busy'" in shown) or "another breakranks is asking" in shown, shown
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 def test_who_asks_while_another_is_answered_waits(place: Place) -> None:
     """GIVEN two consoles that look WHEN one asks for what takes a second THEN the other's answer comes after it."""
-    target, untouched = Target(place, "busy"), Target(place, "busy")
+    target = Target(place, "busy")
     first, second = (place.terminal([BREAKRANKS, "attach", target.name, "--no-stop"]) for _ in range(2))
     first.prompt()
     second.prompt()
@@ -113,16 +118,17 @@ def test_who_asks_while_another_is_answered_waits(place: Place) -> None:
         terminal.keys("q\r")
         assert terminal.ends() == 0
     target.left()
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 # ---- refused
 
 
+@on_every_python
 def test_a_process_that_ends_meanwhile(place: Place) -> None:
     """GIVEN programs that end at any moment of an attach THEN it says so, or had its answer; never a traceback."""
     moments = random.Random(7)
-    for _ in range(6):
+    for _ in range(4):
         target = Target(place, "busy")
         process = attaching(place, target, "w", "n", "p MODE", "n", "go")
         time.sleep(moments.uniform(0.05, 1.0))
@@ -207,12 +213,13 @@ def test_ptrace_refused(place: Place) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make a namespace")
+@on_every_python
 def test_a_container(place: Place) -> None:
     """GIVEN a program with pids, mounts, /dev/shm and /tmp of its own THEN it is asked, stopped and stepped."""
     inside = place.folder / "inside"
     inside.mkdir()
     program = shutil.copy(PROGRAM, inside)
-    command = shlex.join([os.path.realpath(sys.executable), str(program), "busy", str(inside)])
+    command = shlex.join([os.path.realpath(place.interpreter.path), str(program), "busy", str(inside)])
     start = f"mount -t tmpfs none /dev/shm; mount -t tmpfs none /var/tmp; exec {command}"
     words = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "sh", "-c", start]
     own = str(place.folder / "own")
@@ -232,8 +239,9 @@ def test_a_container(place: Place) -> None:
 # ---- what is asked
 
 
+@on_every_python
 def test_expressions_that_raise_block_and_flood(place: Place) -> None:
-    target, untouched = Target(place, "lock"), Target(place, "lock")
+    target = Target(place, "lock")
     deep = "(lambda f: f(f))(lambda f: f(f))"
     commands = {
         "p 1/0": "ZeroDivisionError",
@@ -252,7 +260,7 @@ def test_expressions_that_raise_block_and_flood(place: Place) -> None:
         assert expected in found[command], (command, found[command])
     assert len(shown) < 700_000
     target.left()
-    assert target.ends() == untouched.ends()  # nothing of what was printed is in its output
+    assert target.ends() == target.untouched()  # nothing of what was printed is in its output
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["inspected", "stopped"])
@@ -261,13 +269,13 @@ def test_expressions_that_raise_block_and_flood(place: Place) -> None:
 )
 def test_an_expression_that_blocks_for_ever(place: Place, stopped: bool, blocks: str) -> None:
     """It is given up, and said so; the program goes on."""
-    target, untouched = Target(place, "busy"), Target(place, "busy")
+    target = Target(place, "busy")
     options = ["--timeout", "2", *([] if stopped else ["--no-stop"])]
     shown = attach(place, target, f"p {blocks}", options=options, status=1)
     assert "rank 0 is not back yet" in shown, shown
     if stopped or "Event" not in blocks:
         wait_for("it to go on", lambda: state_of(target.pid) in "RS")
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 def test_an_expression_that_kills(place: Place) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
-DEADLINE = 120.0
+from support.processes import Processes
+from support.targets import SOURCE, Interpreter, of, on
+from support.waiting import free_port, wait_for
+
+from .console_program import launcher_variables
+from .terminals import BREAKRANKS
 
 # Rank 0 keeps the lock; the others want it.
 PROGRAM = """
@@ -46,38 +49,20 @@ class Ranks:
 def ranks_at_a_lock(folder: Path, count: int = 3) -> Iterator[Ranks]:
     program, lock = folder / "index.py", folder / "cache.lock"
     program.write_text(PROGRAM)
-    # Only a name here: nothing listens. But nobody else on this machine must have it, other tests neither.
-    taken = socket.socket()
-    taken.bind(("127.0.0.1", 0))
-    port = taken.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(lock), "--hf-token", "hunter2"],
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(count),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "API_KEY": "sesame",
-            },
-        )
-        for rank in range(count)
-    ]
-    try:
-        end = time.monotonic() + DEADLINE
-        while not all(_blocked(one.pid, "flock") for one in started[1:]):
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        yield Ranks(f"python-{port}", [one.pid for one in started], lock)
-    finally:
-        for one in started:
-            one.kill()
-            one.wait()
-        taken.close()
+    port = free_port()  # only a name here: nothing listens
+    with Processes(folder) as processes:
+        started = [
+            processes.start(
+                [sys.executable, str(program), str(lock), "--hf-token", "hunter2"],
+                {**launcher_variables(rank, count), "MASTER_PORT": str(port), "API_KEY": "sesame"},
+            ).pid
+            for rank in range(count)
+        ]
+        wait_for("all but one at the lock", lambda: all(_at_the_lock(pid) for pid in started[1:]))
+        yield Ranks(f"python-{port}", started, lock)
 
 
-def _blocked(pid: int, word: str) -> bool:
+def _at_the_lock(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return "lock" in Path(f"/proc/{pid}/wchan").read_text()
     return False
@@ -90,9 +75,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 
 def breakranks(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*prefix, BREAKRANKS, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    with Processes() as processes:
+        return processes.call([*prefix, BREAKRANKS, *arguments])
 
 
 def test_why_names_the_holder_of_the_lock(job: Ranks) -> None:
@@ -174,17 +158,16 @@ def test_a_bad_target_is_said_with_the_remedy(text: str) -> None:
 
 
 def test_a_process_that_is_not_python_says_what_it_is() -> None:
-    with subprocess.Popen(["sleep", "600"]) as other:
-        try:
-            done = breakranks("why", f"pid:{other.pid}")
-        finally:
-            other.kill()
+    with Processes() as processes:
+        other = processes.start(["sleep", "600"])
+        done = breakranks("why", f"pid:{other.pid}")
     assert done.returncode == 2
     assert "not Python" in done.stderr and "sleep" in done.stderr
 
 
 def test_a_process_that_is_gone_is_said_to_be() -> None:
-    with subprocess.Popen(["true"]) as other:
+    with Processes() as processes:
+        other = processes.start(["true"])
         other.wait()
     done = breakranks("stacks", f"pid:{other.pid}")
     assert done.returncode == 2
@@ -222,16 +205,14 @@ def test_it_finds_its_way_among_two_thousand_processes(tmp_path: Path) -> None:
         "sys.stdin.read()\n"
         "os.killpg(0, signal.SIGKILL)\n"
     )
-    others = subprocess.Popen(
-        [sys.executable, "-c", crowd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
-    try:
+    with Processes() as processes:
+        others = processes.start(
+            [sys.executable, "-c", crowd], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
         assert others.stdout is not None and others.stdout.readline()
         with ranks_at_a_lock(tmp_path.resolve(), 2) as few:
             done = breakranks("why", "--job", few.key, "--json")
-    finally:
-        os.killpg(others.pid, 9)
-        others.communicate()
+        os.killpg(others.pid, signal.SIGKILL)
     assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
     answer = json.loads(done.stdout)
     assert answer["verdict"]["kind"] == "lock-held"
@@ -245,3 +226,29 @@ def test_help_of_every_command_has_examples() -> None:
         done = breakranks(command, "--help")
         assert done.returncode == 0
         assert f"breakranks {command}" in done.stdout and "examples:" in done.stdout
+
+
+# ---- on other Pythons
+
+OLDEST, NEWEST = of((3, 10)), of((3, 13))
+
+
+@on(OLDEST, NEWEST)
+def test_breakranks_itself_runs_there(job: Ranks, interpreter: Interpreter, tmp_path: Path) -> None:
+    """GIVEN ranks of one Python WHEN breakranks runs on another THEN it looks, explains, keeps and enters as ever."""
+    with Processes(tmp_path) as processes:
+
+        def breakranks(*words: str) -> subprocess.CompletedProcess[str]:
+            env = {"PYTHONPATH": str(SOURCE), "BREAKRANKS_RUN": str(tmp_path / "run")}
+            return processes.call([interpreter.path, "-m", "breakranks", *words], env)
+
+        verdict = json.loads(breakranks("why", "--job", job.key, "--json", "--save", "hang.brk").stdout)["verdict"]
+        assert (verdict["kind"], verdict["culprits"], verdict["victims"]) == ("lock-held", "0", "1-2")
+        for target in (("--job", job.key), ("hang.brk",)):
+            stacks = breakranks("stacks", *target)
+            assert stacks.returncode == 0 and "[1-2] (2)" in stacks.stdout and "write_cache" in stacks.stdout, stacks
+        told = breakranks("eval", "--job", job.key, "--ranks", "1-2", "path", "--json")
+        [answer] = json.loads(told.stdout)["answers"]
+        assert (answer["ranks"], answer["value"]) == ("1-2", repr(str(job.lock)))
+        asked = breakranks("attach", "--job", job.key, "--ranks", "0", "-c", "w", "-c", "p path")
+        assert asked.returncode == 0 and repr(str(job.lock)) in asked.stdout, asked

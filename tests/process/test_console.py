@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import alive
 from support.stalls import undisturbed
+from support.targets import SOURCE, Interpreter, on_every_python
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
 
 from .console_program import everyone_total, steps_total
 from .terminals import (
@@ -22,7 +26,6 @@ from .terminals import (
     CTRL_A,
     CTRL_C,
     CTRL_D,
-    DEADLINE,
     PROGRAM,
     PROMPT,
     TAB,
@@ -30,16 +33,14 @@ from .terminals import (
     Job,
     Place,
     Terminal,
-    alive,
     line_of,
     source_of,
-    wait_for,
 )
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path) as place:
+def place(tmp_path: Path, interpreter: Interpreter) -> Iterator[Place]:
+    with Place(tmp_path, interpreter) as place:
         yield place
 
 
@@ -58,9 +59,18 @@ def answers(terminal: Terminal, *pairs: tuple[str, str]) -> None:
         assert (line, terminal.ask(line)) == (line, expected)
 
 
+def runs_to(console: Terminal, stop: str) -> str:
+    """Type `c`; gives what is shown up to the stop, which may come after another prompt."""
+    console.keys("c\r")
+    shown = console.expect(stop)
+    console.prompt()
+    return shown
+
+
 # ---- lines for pdb
 
 
+@on_every_python
 def test_commands_of_pdb_at_a_prompt(place: Place) -> None:
     """GIVEN rank 0 at its breakpoint, three held WHEN pdb's commands are typed THEN pdb's answers are shown."""
     job = place.job(4, "steps", "2")
@@ -112,17 +122,15 @@ def test_commands_of_pdb_at_a_prompt(place: Place) -> None:
     whole = console.ask("ll").splitlines()
     assert [int(line[:3]) for line in whole] == list(range(line_of("def step"), here + 1))
     # It runs to the breakpoints that were set, or to ours again; then those that hold for the first call go on too.
-    shown = console.ask("c")
-    assert shown.startswith("rank 0 runs to its breakpoints\n")
-    assert f"rank 0 stopped, {at('stop', 'step')}\n  -> {source_of('stop')}" in shown
+    shown = runs_to(console, f"rank 0 stopped, {at('stop', 'step')}\n  -> {source_of('stop')}")
+    assert "rank 0 runs to its breakpoints\n" in shown
     everybody = f"0    prompt  {at('stop', 'step')}\n1-3  held    {at('stop', 'step')}"
     wait_for(
         "all to be at the second call",
         lambda: console.ask("ranks") == everybody and console.ask("all p i") == "[0-3] 1",
     )
-    shown = console.ask("c")
+    shown = runs_to(console, f"rank 0 stopped, {at('later', 'step')}")
     assert "rank 0 runs to its breakpoints" in shown
-    assert f"rank 0 stopped, {at('later', 'step')}" in shown
     console.keys("c\r")
     assert console.ends() == 0
     assert "ranks 0-3 have ended\nthe job has ended\n" in console.rest()
@@ -131,6 +139,7 @@ def test_commands_of_pdb_at_a_prompt(place: Place) -> None:
 
 
 @pytest.mark.parametrize("first", ["", "n"])
+@on_every_python
 def test_what_is_assigned_at_the_prompt_is_the_jobs(place: Place, first: str) -> None:
     """WHEN a variable is set at the prompt THEN the job computes with it; so it is in pdb, stepping or not."""
     job = place.job(2, "steps", "1")
@@ -291,6 +300,7 @@ def spinning(place: Place) -> tuple[Job, Terminal]:
     return job, console
 
 
+@on_every_python
 def test_a_rank_in_a_loop_is_stopped_and_one_in_c_when_it_comes_back(place: Place) -> None:
     job, console = spinning(place)
     answers(console, ("p turns", "ranks 0-2 are running: `interrupt 0-2` stops them"))
@@ -475,7 +485,8 @@ def test_kill_job_wants_a_yes(place: Place) -> None:
 
 def opened(place: Place, mode: str, *arguments: str) -> Terminal:
     """Two ranks in the foreground of a terminal, as a shell starts them."""
-    terminal = place.terminal([sys.executable, str(PROGRAM), "launch", "2", mode, *arguments])
+    words = [place.interpreter.path, str(PROGRAM), "launch", "2", mode, *arguments]
+    terminal = place.terminal(words, {"PYTHONPATH": str(SOURCE)})
     terminal.opening = terminal.prompt()
     wait_for("both ranks", lambda: "not here" not in terminal.ask("ranks"))
     return terminal
@@ -491,6 +502,7 @@ def console_in(place: Place) -> int:
     raise AssertionError("no console was opened")
 
 
+@on_every_python
 def test_a_console_opens_in_the_terminal_of_the_job(place: Place) -> None:
     """GIVEN a job in the foreground of a terminal WHEN it stops THEN the console is there, and `c` gives it back."""
     terminal = opened(place, "spin")
@@ -581,6 +593,7 @@ def test_no_console_opens_where_it_is_not_wanted(place: Place) -> None:
 # ---- when it stops
 
 
+@on_every_python
 def test_conditions_and_counts_are_per_call_in_the_code(place: Place) -> None:
     """`when` as a value, a function and a text; `skip` and `times`; what raises or names nobody does not stop."""
     job = place.job(1, "counted")
@@ -632,6 +645,7 @@ def test_ranks_in_the_environment_stop(place: Place) -> None:
     job.ends()
 
 
+@on_every_python
 def test_what_is_evaluated_at_a_prompt_does_not_stop_again(place: Place) -> None:
     job = place.job(2, "steps", "1")
     job.stopped()
@@ -657,7 +671,8 @@ def test_a_stop_that_nobody_comes_to_goes_on_by_itself(place: Place) -> None:
     assert [job.result(rank) for rank in range(2)] == [str(steps_total(rank, 1)) for rank in range(2)]
     job = place.job(2, "spin", env={"BREAKRANKS_WAIT": "1"})
     wait_for("their first stop", lambda: all("stopped at" in job.said(rank) for rank in range(2)))
-    wait_for("both to go on", lambda: not job.stops())
+    wait_for("both to go on", lambda: all((place.folder / f"spinning.{rank}").exists() for rank in range(2)))
+    wait_for("all to be told so", lambda: not job.stops())
     console = place.terminal([BREAKRANKS, "console"])
     console.expect("nobody has stopped yet; waiting (Ctrl-C leaves)\n")
     (place.folder / "end").touch()

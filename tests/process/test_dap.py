@@ -17,18 +17,17 @@ import pytest
 
 from breakranks.debug.dap_config import config_of, merged
 from breakranks.rankset import RankSet
+from support.targets import Interpreter, on_every_python, on_every_python_with
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
 
-from .dap_client import DEADLINE
-from .dap_place import AFTER, HERE, LINES, RAW, TORCH, UNPREPARED, Place, wait_for
+from .dap_place import AFTER, HERE, LINES, RAW, TORCH, UNPREPARED, Place
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    try:
+def place(tmp_path: Path, interpreter: Interpreter) -> Iterator[Place]:
+    with Place(tmp_path, interpreter) as place:
         yield place
-    finally:
-        place.close()
 
 
 LEFT = "['MainThread', 'breakranks'] True"
@@ -37,9 +36,10 @@ LEFT = "['MainThread', 'breakranks'] True"
 # ---- a session
 
 
+@on_every_python
 def test_a_session_on_each_of_two_ranks(place: Place) -> None:
     """GIVEN two ranks that run WHEN a client debugs each, both at once THEN each does all that a debugger does."""
-    place.start()
+    place.begin()
     clients = [place.client(place.address) for _ in range(2)]
     for rank, client in enumerate(clients):
         client.attach(**place.key(rank))
@@ -67,31 +67,31 @@ def test_a_session_on_each_of_two_ranks(place: Place) -> None:
         assert client.closed()
         numbers = [one["seq"] for one in client.heard]
         assert numbers == list(range(1, len(numbers) + 1))
-    assert place.end() == 2 * [{"child": "None", "debugpy": "True", "left": LEFT, "others": "True"}]
+    assert place.results() == 2 * [{"child": "None", "debugpy": "True", "left": LEFT, "others": "True"}]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_on_a_job_that_nobody_prepared(place: Place, number: signal.Signals) -> None:
+@on_every_python_with("signal_name", ["SIGINT", "SIGKILL"], core=["SIGKILL"])
+def test_on_a_job_that_nobody_prepared(place: Place, signal_name: str) -> None:
     """GIVEN a job without a line of ours WHEN `breakranks attach --dap` has stopped a rank and ends, or is killed
     THEN the rank runs on, a child that it forks does too, and nothing of ours is left but debugpy."""
     place.program.write_text(UNPREPARED)
-    place.start()
+    place.begin()
     client = place.client(place.address)
     client.attach(**place.key(1))
     client.run_to(str(place.program), HERE)
     assert place.bridge is not None
-    place.bridge.send_signal(number)
+    place.bridge.send_signal(signal.Signals[signal_name])
     assert client.closed()
     place.bridge.wait(DEADLINE)
     wait_for("the end of it", lambda: not list(place.run.iterdir()))
     place.ask_for("fork", 0, 1)
     gone = {"child": "42", "left": "['MainThread'] True", "others": "True"}
-    assert place.end() == [{**gone, "debugpy": "False"}, {**gone, "debugpy": "True"}]
+    assert place.results() == [{**gone, "debugpy": "False"}, {**gone, "debugpy": "True"}]
 
 
 def test_by_unix_sockets_nothing_listens_on_a_network(place: Place) -> None:
     """GIVEN --dap-unix WHEN a client comes by a rank's socket THEN it needs no token, and there is no port."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     for rank in (0, 1):
         assert stat.S_IMODE(os.stat(place.path(rank)).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(place.path(0))).st_mode) == 0o700
@@ -99,11 +99,11 @@ def test_by_unix_sockets_nothing_listens_on_a_network(place: Place) -> None:
     assert place.bridge is not None
     assert not any(ports_of(pid) for pid in (place.bridge.pid, *(rank.pid for rank in place.ranks)))
     client.ask("disconnect")
-    assert [one["debugpy"] for one in place.end()] == ["False", "True"]
+    assert [one["debugpy"] for one in place.results()] == ["False", "True"]
 
 
 def test_with_a_port_only_the_bridge_listens_and_only_on_loopback(place: Place) -> None:
-    place.start()
+    place.begin()
     assert place.bridge is not None
     place.stopped(0)
     host, port = place.address
@@ -127,7 +127,7 @@ def ports_of(pid: int) -> list[tuple[str, int]]:
 
 def test_while_a_client_is_there_the_others_know(place: Place) -> None:
     """GIVEN a client on rank 0 THEN rank 0 tells the others, who keep their timeouts long, and takes it back."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     assert not place.entry(0)["debugging"]
     client, _ = place.stopped(0)
     assert place.entry(0)["debugging"]
@@ -141,7 +141,7 @@ def test_while_a_client_is_there_the_others_know(place: Place) -> None:
 def test_a_stopped_rank_costs_the_others_no_timeout(place: Place) -> None:
     """GIVEN gloo with two seconds WHEN a client keeps rank 0 for four THEN rank 1, without a client, waits for it."""
     place.program.write_text(TORCH)
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     line = next(at for at, text in enumerate(TORCH.splitlines(), 1) if text.endswith("# here"))
     client = place.client(place.path(0))
     client.attach()
@@ -156,9 +156,10 @@ def test_a_stopped_rank_costs_the_others_no_timeout(place: Place) -> None:
     assert [rank.communicate(timeout=DEADLINE)[0] for rank in place.ranks] == 2 * ["timeout 0:00:02\n"]
 
 
+@on_every_python
 def test_a_child_that_is_forked_meanwhile_is_not_stopped(place: Place) -> None:
     """GIVEN a breakpoint in step() WHEN the rank forks a child that calls step() THEN the child runs through."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client, thread = place.stopped(0)
     (place.folder / "fork").touch()
     while not (place.folder / "fork0").exists():  # the rank itself comes to the breakpoint again and again
@@ -166,12 +167,13 @@ def test_a_child_that_is_forked_meanwhile_is_not_stopped(place: Place) -> None:
         client.event("stopped")
     client.ask("disconnect")
     place.ask_for("fork", 1)
-    assert [one["child"] for one in place.end()] == ["42", "42"]
+    assert [one["child"] for one in place.results()] == ["42", "42"]
 
 
+@on_every_python
 def test_a_rank_that_is_blocked_in_c_is_said_to_be(place: Place) -> None:
     """GIVEN a rank asleep in C WHEN it is to pause THEN the client is told where it is and why it does not stop."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client = place.client(place.path(0))
     client.attach()
     client.ask("configurationDone")
@@ -185,16 +187,17 @@ def test_a_rank_that_is_blocked_in_c_is_said_to_be(place: Place) -> None:
     assert client.event("stopped", reason="pause")["threadId"] == 1
 
 
+@on_every_python
 def test_debugpy_of_the_bridge_serves_a_rank_that_has_none(place: Place) -> None:
     """GIVEN ranks of a Python without packages WHEN a client comes THEN they get our debugpy, and nothing beside it."""
-    place.start("--dap-unix", bare=True)
+    place.begin("--dap-unix", bare=True)
     client, _ = place.stopped(0)
     client.ask("disconnect")
-    assert [(one["debugpy"], one["others"]) for one in place.end()] == [("True", "False"), ("False", "False")]
+    assert [(one["debugpy"], one["others"]) for one in place.results()] == [("True", "False"), ("False", "False")]
 
 
 def test_debugpy_nowhere_is_said_with_the_remedy(place: Place) -> None:
-    place.start("--dap-unix", "--no-debugpy", bare=True)
+    place.begin("--dap-unix", "--no-debugpy", bare=True)
     assert place.bridge is not None and place.bridge.wait(DEADLINE) == 1
     assert "debugpy is neither here nor in ranks 0-1|" in place.said
     assert "pip install 'breakranks[dap]'" in place.said
@@ -216,18 +219,18 @@ def test_debugpy_nowhere_is_said_with_the_remedy(place: Place) -> None:
     ],
 )
 def test_without_the_token_nobody_comes_in(place: Place, key: dict[str, Any], said: str) -> None:
-    place.start()
+    place.begin()
     if key.get("breakranksToken") == "THE TOKEN":
         key = {**key, "breakranksToken": place.key(0)["breakranksToken"]}
     client = place.client(place.address)
     client.ask("initialize", {"clientID": "test"})
     assert said in client.refused("attach", key)
     assert client.closed()
-    assert [one["debugpy"] for one in place.end()] == ["False", "False"]
+    assert [one["debugpy"] for one in place.results()] == ["False", "False"]
 
 
 def test_before_attach_nothing_passes(place: Place) -> None:
-    place.start()
+    place.begin()
     for command in ("evaluate", "threads", "setBreakpoints", "disconnect", "launch", "attach", "terminate"):
         for first in (True, False):
             client = place.client(place.address)
@@ -236,7 +239,7 @@ def test_before_attach_nothing_passes(place: Place) -> None:
             seq = client.send(command, {"expression": "1"})
             assert client.answer(seq)["success"] == (command == "disconnect")
             assert client.closed()
-    assert [one["debugpy"] for one in place.end()] == ["False", "False"]
+    assert [one["debugpy"] for one in place.results()] == ["False", "False"]
 
 
 GARBAGE = {
@@ -259,7 +262,7 @@ GARBAGE = {
 
 def test_garbage_ends_the_connection_and_nothing_else(place: Place) -> None:
     """GIVEN a bridge and a client WHEN others send anything at all THEN they are hung up on, and the client is not."""
-    place.start()
+    place.begin()
     good, thread = place.stopped(0)
     for name, data in GARBAGE.items():
         for address in (place.address, place.path(1)):
@@ -273,12 +276,12 @@ def test_garbage_ends_the_connection_and_nothing_else(place: Place) -> None:
     good.event("stopped")
     good.socket.sendall(GARBAGE["http"])  # and from one that was good so far
     assert good.closed()
-    assert [one["debugpy"] for one in place.end()] == ["True", "False"]
+    assert [one["debugpy"] for one in place.results()] == ["True", "False"]
 
 
 def test_one_client_a_rank(place: Place) -> None:
     """GIVEN a client on rank 0 WHEN another comes THEN it is refused; when the first has left it is let in."""
-    place.start()
+    place.begin()
     first, thread = place.stopped(0)
     second = place.client(place.address)
     second.ask("initialize")
@@ -289,27 +292,28 @@ def test_one_client_a_rank(place: Place) -> None:
     first.ask("disconnect")
     third, _ = place.stopped(0)
     third.ask("disconnect")
-    assert place.end()[0]["left"] == LEFT
+    assert place.results()[0]["left"] == LEFT
 
 
 def test_no_client_ends_a_rank(place: Place) -> None:
     """GIVEN a client WHEN it says terminate, and disconnects with terminateDebuggee THEN the rank runs on."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client, _ = place.stopped(0)
     can = next(one["body"]["capabilities"] for one in client.heard if one.get("event") == "capabilities")
     assert not (can["supportsTerminateRequest"] or can["supportTerminateDebuggee"])
     assert "not ended from here" in client.refused("terminate")
     client.ask("disconnect", {"terminateDebuggee": True})
     assert client.closed()
-    place.end()
+    place.results()
 
 
 # ---- leaving
 
 
+@on_every_python
 def test_a_client_that_vanishes_leaves_the_rank_running(place: Place) -> None:
     """GIVEN a stopped rank WHEN its client is gone without a word THEN it runs on, and does not stop again."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client = place.client(place.path(0))
     client.attach(redirectOutput=True)
     client.run_to(str(place.program), HERE)
@@ -317,22 +321,23 @@ def test_a_client_that_vanishes_leaves_the_rank_running(place: Place) -> None:
     wait_for("the end of it", lambda: "has left" in place.said)
     again, _ = place.stopped(0)
     again.close()
-    assert place.end()[0]["left"] == LEFT
+    assert place.results()[0]["left"] == LEFT
 
 
+@on_every_python
 def test_a_client_that_leaves_at_once_leaves_no_thread(place: Place) -> None:
     """GIVEN a client WHEN it has gone before pydevd has started all that it needs THEN nothing of that stays."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client = place.client(place.path(0))
     client.attach()
     client.ask("disconnect")
-    assert place.end()[0]["left"] == LEFT
+    assert place.results()[0]["left"] == LEFT
 
 
 def test_a_thread_that_ended_meanwhile_is_not_listed_for_ever(place: Place) -> None:
     """GIVEN a thread without an object WHEN pydevd has made one for it, and it ends THEN it is gone with the client."""
     place.program.write_text(RAW)
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client = place.client(place.path(0))
     client.attach()
     client.ask("configurationDone")
@@ -341,12 +346,12 @@ def test_a_thread_that_ended_meanwhile_is_not_listed_for_ever(place: Place) -> N
     for rank in (0, 1):
         wait_for("its end", (place.folder / f"raw{rank}").exists)
     client.ask("disconnect")
-    assert [one["left"] for one in place.end()] == [LEFT, LEFT]
+    assert [one["left"] for one in place.results()] == [LEFT, LEFT]
 
 
 def test_a_bridge_killed_with_9_leaves_the_ranks_running(place: Place) -> None:
     """GIVEN two stopped ranks WHEN the bridge is killed THEN they run on, and another bridge can be started."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     clients = [place.stopped(rank)[0] for rank in (0, 1)]
     assert place.bridge is not None
     place.bridge.kill()
@@ -356,13 +361,13 @@ def test_a_bridge_killed_with_9_leaves_the_ranks_running(place: Place) -> None:
     place.serve("--dap-unix")
     again, _ = place.stopped(1)
     again.ask("disconnect")
-    assert [one["left"] for one in place.end()] == [LEFT, LEFT]
+    assert [one["left"] for one in place.results()] == [LEFT, LEFT]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_bridge_that_is_ended_cleans_up(place: Place, number: signal.Signals) -> None:
     """GIVEN a stopped rank WHEN the bridge gets Ctrl-C THEN the client is told, and nothing of it is left."""
-    place.start()
+    place.begin()
     client, _ = place.stopped(0)
     assert place.bridge is not None
     place.bridge.send_signal(number)
@@ -371,11 +376,11 @@ def test_a_bridge_that_is_ended_cleans_up(place: Place, number: signal.Signals) 
     assert place.bridge.wait(DEADLINE) == 0
     assert not list(place.run.glob("*/dap-*"))
     assert "the job runs on" in place.said
-    assert place.end()[0]["left"] == LEFT
+    assert place.results()[0]["left"] == LEFT
 
 
 def test_two_bridges_do_not_fight_over_a_rank(place: Place) -> None:
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     first = place.bridge
     try:
         place.serve("--dap-unix")
@@ -388,7 +393,7 @@ def test_two_bridges_do_not_fight_over_a_rank(place: Place) -> None:
 
 def test_a_rank_that_ends_while_a_client_is_there(place: Place) -> None:
     """GIVEN a client WHEN the program comes to its end THEN the client is told, and the bridge ends with the job."""
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client = place.client(place.path(0))
     client.attach()
     client.ask("configurationDone")
@@ -401,7 +406,7 @@ def test_a_rank_that_ends_while_a_client_is_there(place: Place) -> None:
 
 
 def test_a_rank_that_is_killed_while_a_client_is_there(place: Place) -> None:
-    place.start("--dap-unix")
+    place.begin("--dap-unix")
     client, _ = place.stopped(0)
     place.ranks[0].kill()
     client.event("terminated")
@@ -420,7 +425,7 @@ def test_launch_json_is_written_and_is_what_works(place: Place) -> None:
     theirs = {"version": "0.1.0", "inputs": [1], "configurations": [{"name": "mine"}], "compounds": [{"name": "two"}]}
     target.write_text(json.dumps(merged(theirs, config_of(RankSet.parse("0-3"), "127.0.0.1", 1, "old"))))
     target.chmod(0o640)
-    place.start("--launch-json", str(target))
+    place.begin("--launch-json", str(target))
     found = json.loads(target.read_text())
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     assert (found["version"], found["inputs"]) == ("0.1.0", [1])
@@ -434,13 +439,13 @@ def test_launch_json_is_written_and_is_what_works(place: Place) -> None:
     client.attach(**found["configurations"][2])  # an editor passes on all of it
     assert client.event("process")["systemProcessId"] == place.ranks[1].pid
     client.ask("disconnect")
-    place.end()
+    place.results()
 
 
 def test_a_launch_json_with_comments_is_left_alone(place: Place) -> None:
     target = place.folder / "launch.json"
     target.write_text('// mine\n{"configurations": []}\n')
-    place.start("--launch-json", str(target))
+    place.begin("--launch-json", str(target))
     assert target.read_text() == '// mine\n{"configurations": []}\n'
     assert "no plain JSON (comments?), so it is left as it is. This belongs into it:" in place.said
     assert '"breakranksToken"' in place.said
@@ -448,6 +453,6 @@ def test_a_launch_json_with_comments_is_left_alone(place: Place) -> None:
 
 def test_a_new_launch_json_is_for_its_owner_alone(place: Place) -> None:
     target = place.folder / "new" / "launch.json"
-    place.start("--launch-json", str(target))
+    place.begin("--launch-json", str(target))
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert len(json.loads(target.read_text())["configurations"]) == 2

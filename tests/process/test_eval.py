@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from support.targets import Interpreter, on_every_python
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+
 from .attaching import PROGRAM, Target, files_of, run
 from .console_program import launcher_variables
-from .terminals import BREAKRANKS, DEADLINE, Place, line_of
+from .terminals import BREAKRANKS, Place, line_of
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path) as place:
+def place(tmp_path: Path, interpreter: Interpreter) -> Iterator[Place]:
+    with Place(tmp_path, interpreter) as place:
         yield place
         assert files_of(place) == []
 
@@ -74,6 +77,7 @@ def test_json(place: Place) -> None:
     ]
 
 
+@on_every_python
 def test_a_frame_by_its_function_or_number(place: Place) -> None:
     target = Target(place, "lock")
     assert "'lock'" in ask(place, target, "MODE")
@@ -94,8 +98,8 @@ def test_a_thread_by_its_name(place: Place) -> None:
     target = Target(place, "threads")
     assert ask(place, target, "--thread", "waiter", "name").endswith("'x'\n")
     assert ask(place, target, "--thread", "two words", "name").endswith("'y'\n")
-    assert ask(place, target, "--thread", "spinner", "seed").endswith("\n3\n")
-    assert "thread spinner" in ask(place, target, "--thread", "spinner", "seed")
+    spun = ask(place, target, "--thread", "spinner", "seed")
+    assert "thread spinner" in spun and spun.endswith("\n3\n")
     assert "unset" in ask(place, target, "waits")
     (one,) = ask_json(place, target, "--thread", str(target.pid), "first > 0")
     assert (one["value"], one["thread"]) == ("True", f"MainThread ({target.pid})")
@@ -103,6 +107,7 @@ def test_a_thread_by_its_name(place: Place) -> None:
     assert "no thread 'nobody' runs Python there; there is: " in said and "spinner" in said
 
 
+@on_every_python
 def test_values_of_any_kind(place: Place) -> None:
     target = Target(place, "pipe")
     assert ask(place, target, "None").endswith("\nNone\n")
@@ -121,10 +126,11 @@ def test_values_of_any_kind(place: Place) -> None:
     assert target.ends().startswith("result ")
 
 
+@on_every_python
 def test_what_it_prints_is_not_in_the_programs_output(place: Place) -> None:
-    target, untouched = Target(place, "pipe"), Target(place, "pipe")
+    target = Target(place, "pipe")
     ask(place, target, "print('noise')")
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 # ---- what blocks
@@ -135,11 +141,11 @@ def test_what_it_prints_is_not_in_the_programs_output(place: Place) -> None:
     [("time.sleep(1e6)", "1", 2), ("__import__('threading').Event().wait()", "1", 2), ("input()", str(DEADLINE), 1)],
 )
 def test_what_blocks_is_given_up(place: Place, blocks: str, seconds: str, status: int) -> None:
-    target, untouched = Target(place, "busy"), Target(place, "busy")
+    target = Target(place, "busy")
     run(place, [BREAKRANKS, "eval", target.name, "--timeout", seconds, blocks], status)
     assert target.process.poll() is None
     assert ask(place, target, "MODE").endswith("'busy'\n")  # others can still ask
-    assert target.ends() == untouched.ends()
+    assert target.ends() == target.untouched()
 
 
 def test_what_kills_is_said(place: Place) -> None:
@@ -161,6 +167,7 @@ def test_effects_are_not_done_unasked(place: Place, source: str) -> None:
     assert target.ends() == "result (0, {})\n"
 
 
+@on_every_python
 def test_effects_that_are_meant(place: Place) -> None:
     target = Target(place, "assigned")
     assert ask(place, target, "--allow-effects", "note = 7").startswith("in assigned, ")

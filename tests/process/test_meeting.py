@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from support.waiting import DEADLINE_SECONDS
+
+from .console_program import launcher_variables
+from .terminals import Place
 
 RANKS = 2
 PROGRAM = """
@@ -16,7 +20,7 @@ from breakranks.inside.rank.agent import Agent
 print("up", flush=True)
 sys.stdin.readline()
 lost = 0
-for _ in range(1500):
+for _ in range(600):
     agent = Agent(identity.who())
     path = f"{agent.path}/{agent.pid}.sock"
     time.sleep(0.0002)
@@ -28,32 +32,23 @@ print("lost", lost)
 
 
 def test_who_comes_while_another_clears_up_keeps_its_socket(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir(mode=0o700)
-    ranks = []
-    try:
-        for rank in range(RANKS):
-            named = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_PORT": "29500"}
-            env = {**os.environ, **named, "MASTER_ADDR": "localhost", "BREAKRANKS_RUN": str(run)}
-            ranks.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM],
-                    env=env,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
+    with Place(tmp_path) as place:
+        ranks = [
+            place.start(
+                [sys.executable, "-c", PROGRAM],
+                launcher_variables(rank, RANKS),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
+            for rank in range(RANKS)
+        ]
         for one in ranks:
             assert one.stdout is not None and one.stdout.readline() == "up\n"
         for one in ranks:
             assert one.stdin is not None
             one.stdin.write("\n")
             one.stdin.flush()
-        assert [one.communicate(timeout=120)[0] for one in ranks] == RANKS * ["lost 0\n"]
-    finally:
-        for one in ranks:
-            one.kill()
-            one.communicate()
-    assert list(run.iterdir()) == []
+        assert [one.communicate(timeout=DEADLINE_SECONDS)[0] for one in ranks] == RANKS * ["lost 0\n"]
+        assert list(place.run.iterdir()) == []

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,43 +21,23 @@ from breakranks.observe import files, glance, hints, locks, native, permissions,
 from breakranks.observe.watchdog import Watchdog
 from breakranks.reach.head_start import HeadStart
 from breakranks.snapshot.model import Thread
+from support.processes import Processes
+from support.targets import EVERY, Interpreter, on, on_every_python
+from support.waiting import wait_for
 
-DEADLINE = 90.0
+from .programs import python
 
-
-@contextlib.contextmanager
-def python(code: str, **kwargs: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process that runs ``code`` and has printed a line by the time it is given."""
-    process = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, **kwargs)  # type: ignore[call-overload]
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def until(condition: Callable[[], object]) -> object:
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("the condition did not come true in time")
+WAITS = "import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()"
 
 
 def main_thread(pid: int) -> state.ThreadState:
     return state.look(pid, state.Clock()).threads[0]
 
 
-def test_a_sleep_says_when_it_ends() -> None:
-    with python("import time; print('x'); time.sleep(500)") as process:
-        thread = until(lambda: (t := main_thread(process.pid)).call is not None and t)
+@on_every_python
+def test_a_sleep_says_when_it_ends(interpreter: Interpreter) -> None:
+    with python("import time; print('x'); time.sleep(500)", executable=interpreter.path) as process:
+        thread = wait_for("its sleep", lambda: (t := main_thread(process.pid)).call is not None and t)
         assert isinstance(thread, state.ThreadState)
         assert thread.call is not None
         assert thread.call.name in ("clock_nanosleep", "select", "pselect6")
@@ -65,17 +45,22 @@ def test_a_sleep_says_when_it_ends() -> None:
         assert 400 < thread.call.left <= 500
 
 
-def test_a_wait_with_a_timeout_says_when_it_ends() -> None:
+@on_every_python
+def test_a_wait_with_a_timeout_says_when_it_ends(interpreter: Interpreter) -> None:
     code = "import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire(timeout=300)"
-    with python(code) as process:
-        thread = until(lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t)
+    with python(code, executable=interpreter.path) as process:
+        thread = wait_for(
+            "its wait", lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t
+        )
         assert isinstance(thread, state.ThreadState) and thread.call is not None
         assert thread.call.left is not None and 250 < thread.call.left <= 300
 
 
 def test_a_wait_without_a_timeout_has_none() -> None:
     with python("import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire()") as process:
-        thread = until(lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t)
+        thread = wait_for(
+            "its wait", lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t
+        )
         assert isinstance(thread, state.ThreadState) and thread.call is not None
         assert thread.call.left is None
 
@@ -83,7 +68,10 @@ def test_a_wait_without_a_timeout_has_none() -> None:
 @pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="this kernel has no /proc/PID/sched")
 def test_idle_time_counts_from_when_the_thread_last_ran() -> None:
     with python("import time; print('x'); time.sleep(500)") as process:
-        until(lambda: main_thread(process.pid).call is not None and (main_thread(process.pid).idle or 0) > 0.2)
+        wait_for(
+            "its sleep",
+            lambda: main_thread(process.pid).call is not None and (main_thread(process.pid).idle or 0) > 0.2,
+        )
         began = time.monotonic()
         before = main_thread(process.pid).idle
         time.sleep(1.0)
@@ -97,7 +85,7 @@ def test_the_file_of_a_blocked_read_is_named(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     code = f"import os; f=os.open({str(fifo)!r}, os.O_RDWR); print('x'); os.read(f, 1)"
     with python(code) as process:
-        call = until(lambda: (c := main_thread(process.pid).call) is not None and c.name == "read" and c)
+        call = wait_for("its read", lambda: (c := main_thread(process.pid).call) is not None and c.name == "read" and c)
         opened, _ = files.opened(process.pid)
         assert next(f for f in opened if f.fd == call.fd).path == str(fifo)  # type: ignore[attr-defined]
 
@@ -108,7 +96,9 @@ def test_a_socket_names_its_peer_and_whose_it_is() -> None:
         code = f"import socket; s=socket.create_connection(('127.0.0.1', {port})); print('x'); s.recv(1)"
         with python(code) as process:
             connection, _ = server.accept()
-            call = until(lambda: (c := main_thread(process.pid).call) is not None and c.name == "recvfrom" and c)
+            call = wait_for(
+                "its recv", lambda: (c := main_thread(process.pid).call) is not None and c.name == "recvfrom" and c
+            )
             _, inodes = files.opened(process.pid)
             found = files.sockets(process.pid, inodes, frozenset({call.fd}))  # type: ignore[attr-defined]
             one = next(s for s in found if s.fd == call.fd)  # type: ignore[attr-defined]
@@ -124,7 +114,9 @@ def test_the_holder_of_a_flock_is_named(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         code = f"import fcntl; f=open({str(path)!r}); print('x'); fcntl.flock(f, fcntl.LOCK_EX)"
         with python(code) as process:
-            call = until(lambda: (c := main_thread(process.pid).call) is not None and c.name == "flock" and c)
+            call = wait_for(
+                "its flock", lambda: (c := main_thread(process.pid).call) is not None and c.name == "flock" and c
+            )
             thread = Thread(process.pid, "MainThread", call=call)  # type: ignore[arg-type]
             (lock,) = locks.waited_for(process.pid, (thread,), locks.kernel_locks())
             assert (lock.path, lock.holder, lock.kind) == (str(path), os.getpid(), "flock")
@@ -142,21 +134,18 @@ def test_a_lock_file_that_nobody_has_open_has_no_holder(tmp_path: Path) -> None:
 def test_a_lock_file_that_somebody_has_open_has_a_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_text("")
-    with python(f"f=open({str(path)!r}); print('x'); input()", stdin=subprocess.PIPE) as process:
+    with python(f"f=open({str(path)!r}); print('x'); input()") as process:
         thread = Thread(1, "MainThread", hints={"_poll.lock_filename": str(path)})
         (lock,) = locks.waited_for(os.getpid(), (thread,), [])
         assert lock.holder == process.pid
         assert "input()" in lock.holder_command
 
 
-def test_a_sweep_reads_every_process_and_says_what_it_could_not() -> None:
-    with python("import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()") as process:
-        not_python = subprocess.Popen(["sleep", "500"])
-        try:
-            found = stacks.sweep([process.pid, not_python.pid, 2**22 - 5])
-        finally:
-            not_python.kill()
-            not_python.wait()
+@on_every_python
+def test_a_sweep_reads_every_process_and_says_what_it_could_not(interpreter: Interpreter) -> None:
+    with python(WAITS, executable=interpreter.path) as process, Processes() as others:
+        not_python = others.start(["sleep", "500"])
+        found = stacks.sweep([process.pid, not_python.pid, 2**22 - 5])
     (thread,) = found[process.pid].threads
     assert thread.frames[-1].function == "wait_here"
     assert thread.frames[0].function == "<module>"
@@ -167,23 +156,22 @@ def test_a_sweep_reads_every_process_and_says_what_it_could_not() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make a namespace")
-def test_threads_in_a_container_have_our_numbers() -> None:
+@on(*(one for one in EVERY if one.version >= (3, 11)))  # before, py-spy has no numbers of threads in a container
+def test_threads_in_a_container_have_our_numbers(interpreter: Interpreter) -> None:
     code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print(1); time.sleep(60)"
-    words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-u", "-c", code]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE)
-    try:
+    words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", interpreter.path, "-u", "-c", code]
+    with Processes() as processes:
+        process = processes.start(words, stdout=subprocess.PIPE)
         assert process.stdout is not None and process.stdout.readline()
         pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
         (found,) = stacks.sweep([pid], locals=False).values()
         assert sorted(thread.tid for thread in found.threads) == sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    finally:
-        process.kill()
-        process.wait()
 
 
-def test_only_allowed_locals_leave_the_process() -> None:
+@on_every_python
+def test_only_allowed_locals_leave_the_process(interpreter: Interpreter) -> None:
     code = "import time\ndef f(step, password):\n  print('x'); time.sleep(500)\nf(7, 'hunter2')"
-    with python(code) as process:
+    with python(code, executable=interpreter.path) as process:
         found = stacks.sweep([process.pid])[process.pid]
     assert "hunter2" not in repr(found)
     assert hints.keep("f", "/home/me/train.py", "step", "7") == "7"
@@ -203,10 +191,11 @@ def test_the_mark_of_a_frames_values_cannot_be_guessed_back() -> None:
     assert hints.progress(["1234"]) == hints.progress(["1234"]) != hints.progress(["1235"])
 
 
-def test_a_stopped_process_is_read_and_stays_stopped() -> None:
-    with python("import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()") as process:
+@on_every_python
+def test_a_stopped_process_is_read_and_stays_stopped(interpreter: Interpreter) -> None:
+    with python(WAITS, executable=interpreter.path) as process:
         process.send_signal(signal.SIGSTOP)
-        until(lambda: state.process_state(process.pid) == "T")
+        wait_for("its stop", lambda: state.process_state(process.pid) == "T")
         with Watchdog() as dog:
             dog.guard(process.pid)
             found = stacks.sweep([process.pid], gently=lambda pid: True)
@@ -214,9 +203,12 @@ def test_a_stopped_process_is_read_and_stays_stopped() -> None:
         assert state.process_state(process.pid) == "T"
 
 
-def test_native_frames_lie_below_the_python_frame() -> None:
-    with python("import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire()") as process:
-        until(lambda: main_thread(process.pid).call is not None)
+@on_every_python
+def test_native_frames_lie_below_the_python_frame(interpreter: Interpreter) -> None:
+    with python(
+        "import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire()", executable=interpreter.path
+    ) as process:
+        wait_for("its sleep", lambda: main_thread(process.pid).call is not None)
         found, clean = native.sweep([process.pid])
     assert clean
     frames = found[process.pid].threads[0].frames
@@ -247,20 +239,17 @@ def test_the_watchdog_continues_what_a_killed_inspector_left_stopped() -> None:
             "os.kill(int(sys.argv[1]), signal.SIGSTOP)\n"
             "print('x', flush=True); time.sleep(500)\n"
         )
-        process = subprocess.Popen([sys.executable, "-c", inspector, str(target.pid)], stdout=subprocess.PIPE)
-        try:
-            assert process.stdout is not None and process.stdout.readline()
-            until(lambda: state.process_state(target.pid) == "T")
-        finally:
+        with python(inspector, str(target.pid)) as process:
+            wait_for("its stop", lambda: state.process_state(target.pid) == "T")
             process.kill()
             process.wait()
-        until(lambda: state.process_state(target.pid) == "S")
+            wait_for("its sleep", lambda: state.process_state(target.pid) == "S")
 
 
 def test_the_watchdog_leaves_alone_what_was_stopped_before() -> None:
     with python("import time; print('x'); time.sleep(500)") as target:
         target.send_signal(signal.SIGSTOP)
-        until(lambda: state.process_state(target.pid) == "T")
+        wait_for("its stop", lambda: state.process_state(target.pid) == "T")
         dog = Watchdog()
         dog.guard(target.pid)
         dog.close(clean=False)
@@ -275,19 +264,14 @@ def test_another_users_process_names_the_user_and_the_remedy(monkeypatch: pytest
 
 
 def test_a_traced_process_names_its_tracer() -> None:
-    with python("import time; print('x'); time.sleep(500)") as target:
-        tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
-        try:
-            until(lambda: state.tracer_of(target.pid) == tracer.pid)
-            problem = stacks.sweep([target.pid])[target.pid].problem
-        finally:
-            tracer.terminate()
-            tracer.wait()
+    with python("import time; print('x'); time.sleep(500)") as target, Processes() as others:
+        tracer = others.start(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
+        wait_for("strace", lambda: state.tracer_of(target.pid) == tracer.pid)
+        problem = stacks.sweep([target.pid])[target.pid].problem
+        tracer.terminate()
+        tracer.wait()
     assert problem is not None
     assert f"process {tracer.pid}" in problem.what
-
-
-WAITS = "import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()"
 
 
 def innermost(found: stacks.PythonStacks) -> str:
@@ -297,10 +281,10 @@ def innermost(found: stacks.PythonStacks) -> str:
 
 def test_another_tool_that_looks_for_a_moment_is_waited_for() -> None:
     """GIVEN a process that strace traces WHEN strace leaves just after we were refused THEN we see the stack."""
-    with python(WAITS) as target:
+    with python(WAITS) as target, Processes() as others:
         for _ in range(5):
-            tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
-            until(lambda tracer=tracer: state.tracer_of(target.pid) == tracer.pid)  # type: ignore[misc]
+            tracer = others.start(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
+            wait_for("strace", lambda tracer=tracer: state.tracer_of(target.pid) == tracer.pid)  # type: ignore[misc]
             leaves = threading.Timer(0.05, tracer.terminate)
             leaves.start()
             try:
@@ -344,7 +328,7 @@ def ports() -> Iterator[list[int]]:
 @contextlib.contextmanager
 def torch_rank(port: int) -> Iterator[subprocess.Popen[bytes]]:
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with python(WAITS, env={**os.environ, **told, "TORCHELASTIC_RUN_ID": "test"}) as process:
+    with python(WAITS, env={**told, "TORCHELASTIC_RUN_ID": "test"}) as process:
         yield process
 
 
@@ -363,7 +347,7 @@ def test_a_head_start_goes_on_by_itself() -> None:
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(python(WAITS)).pid for _ in range((os.cpu_count() or 2) + 3)]
         begun = HeadStart(targets)
-        until(lambda: not begun.busy)
+        wait_for("all to be looked at", lambda: not begun.busy)
         found = begun.stacks()
         begun.close()
     assert [innermost(found[pid]) for pid in targets] == ["wait_here"] * len(targets)
@@ -379,16 +363,17 @@ def test_a_head_start_that_nobody_wants_leaves_nothing_behind() -> None:
             begun.close(clean=False)
             assert inspectors() == []
             assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
-            until(lambda: state.process_state(one.pid) == state.process_state(two.pid) == "S")
+            wait_for("its sleep", lambda: state.process_state(one.pid) == state.process_state(two.pid) == "S")
 
 
 def test_stacks_of_a_guessed_rank_are_those_of_the_found_one(ports: list[int]) -> None:
     key = f"torchrun-{ports[0]}"
     with torch_rank(ports[0]) as rank:
         words = [str(Path(sys.executable).parent / "breakranks"), "stacks", "--full"]
-        guessed = subprocess.run([*words, "--job", key], capture_output=True, text=True, check=True)
-        # The start of a key is enough to select a job, and too little to guess from.
-        looked = subprocess.run([*words, "--job", key[:-1]], capture_output=True, text=True, check=True)
-        only = subprocess.run([*words, f"pid:{rank.pid}"], capture_output=True, text=True, check=True)
-    tails = {done.stdout.partition("\n")[2] for done in (guessed, looked, only)}
+        with Processes() as processes:
+            # The start of a key is enough to select a job, and too little to guess from.
+            ways = (["--job", key], ["--job", key[:-1]], [f"pid:{rank.pid}"])
+            said = [processes.call([*words, *way]) for way in ways]
+    assert [done.returncode for done in said] == [0, 0, 0], said
+    tails = {done.stdout.partition("\n")[2] for done in said}
     assert len(tails) == 1 and "wait_here" in tails.pop()

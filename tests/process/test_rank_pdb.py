@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,20 +10,22 @@ import pytest
 
 from breakranks.debug.session import Session
 from breakranks.rankset import RankSet
+from support.processes import Processes
+from support.targets import SOURCE, Interpreter, on_every_python
+from support.waiting import DEADLINE_SECONDS as DEADLINE
 
 PROGRAM = Path(__file__).parent / "rank_pdb_program.py"
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "2123"}
 ONLY = RankSet([0])
-DEADLINE = 90.0
 
 
 class Job:
     """One rank that stops at once, and a session with it."""
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)],
-            env={**os.environ, **RANK},
+    def __init__(self, processes: Processes, interpreter: Interpreter) -> None:
+        self.process = processes.start(
+            [interpreter.path, str(PROGRAM)],
+            {**RANK, "BREAKRANKS_RUN": str(processes.folder), "PYTHONPATH": str(SOURCE)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -55,18 +55,16 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def job(tmp_path: Path, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("BREAKRANKS_RUN", str(tmp_path))
-    made = Job()
-    try:
+    with Processes(tmp_path) as processes:
+        made = Job(processes, interpreter)
         made.stops()
         yield made
-    finally:
-        made.process.kill()
-        made.process.wait()
 
 
+@on_every_python
 def test_a_rank_whose_evaluation_was_interrupted_steps_and_ends_as_ever(job: Job) -> None:
     for _ in range(2):
         assert "KeyboardInterrupt" in job.ask("p slow", interrupt=True)
@@ -82,6 +80,7 @@ def test_a_rank_whose_evaluation_was_interrupted_steps_and_ends_as_ever(job: Job
     assert job.ends() == (0, "RESULT 15\n")
 
 
+@on_every_python
 def test_commands_of_a_breakpoint_run_there_and_are_seen(job: Job) -> None:
     """Before 3.13 pdb runs them, and its prompt after them, past the place where it else stops."""
     line = next(at for at, text in enumerate(PROGRAM.read_text().splitlines(), 1) if "return sum" in text)

@@ -9,15 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .terminals import wait_for
+from support.processes import alive
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import free_port, wait_for
 
-DEADLINE = 120.0
+from .console_program import launcher_variables
+from .terminals import BREAKRANKS, Place
+
 HOST = "exec:env BREAKRANKS_TEST={host}@here"
 JOB = """
 import os, threading, time
@@ -31,45 +34,49 @@ step()
 """
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[list[int]]:
-    """Two ranks of a job of its own; their pids."""
-    program = tmp_path / "train.py"
-    program.write_text(JOB)
-    port = str(20_000 + os.getpid() % 20_000)
-    ranks = []
-    try:
-        for rank in ("0", "1"):
-            env = {**os.environ, "RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
-            env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "READY": str(tmp_path / "ready")}
-            ranks.append(subprocess.Popen([sys.executable, str(program)], env=env, stdin=subprocess.DEVNULL))
-        until = time.monotonic() + DEADLINE
-        while not all((tmp_path / f"ready{rank}").exists() for rank in "01"):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        yield [one.pid for one in ranks]
-    finally:
-        for one in ranks:
-            one.kill()
-            one.wait()
+class Job(Place):
+    """Two ranks of a job of its own."""
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        program = folder / "train.py"
+        program.write_text(JOB)
+        port = str(free_port())
+        self.key = f"python-{port}"
+        named = {"MASTER_PORT": port, "READY": str(folder / "ready")}
+        self.ranks = [
+            self.start(
+                [sys.executable, str(program)], {**launcher_variables(rank, 2), **named}, stdin=subprocess.DEVNULL
+            ).pid
+            for rank in range(2)
+        ]
+        wait_for("both ranks", lambda: all((folder / f"ready{rank}").exists() for rank in range(2)))
 
-@pytest.fixture
-def br(tmp_path: Path, job: list[int]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    run = tmp_path / "run"
-    run.mkdir(mode=0o700)
-    key = f"python-{20_000 + os.getpid() % 20_000}"
-
-    def call(command: str, *words: str, target: str = HOST) -> subprocess.CompletedProcess[str]:
-        which = [] if command == "hosts" else ["--job", key]
-        return subprocess.run(
-            [sys.executable, "-m", "breakranks", command, target, "--deadline", "60", *which, *words],
-            env={**os.environ, "BREAKRANKS_RUN": str(run), "BREAKRANKS_DEBUG": "1"},
+    def watching(self) -> subprocess.Popen[str]:
+        """A command that stays, with its agent at work."""
+        controller = self.start(
+            [BREAKRANKS, "top", HOST, "--job", self.key, "--deadline", "60"],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
-            timeout=DEADLINE,
         )
+        assert controller.stdout is not None
+        assert "job python" in controller.stdout.readline()
+        return controller
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with Job(tmp_path) as job:
+        yield job
+
+
+@pytest.fixture
+def br(job: Job) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def call(command: str, *words: str, target: str = HOST) -> subprocess.CompletedProcess[str]:
+        which = [] if command == "hosts" else ["--job", job.key]
+        return job.call([BREAKRANKS, command, target, "--deadline", "60", *which, *words], {"BREAKRANKS_DEBUG": "1"})
 
     return call
 
@@ -77,13 +84,13 @@ def br(tmp_path: Path, job: list[int]) -> Callable[..., subprocess.CompletedProc
 Br = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_ps_and_stacks(br: Br, job: list[int]) -> None:
+def test_ps_and_stacks(br: Br, job: Job) -> None:
     listed = br("ps", "--json")
     assert listed.returncode == 0, listed.stderr
     [found] = json.loads(listed.stdout)["jobs"]
     assert [(rank["rank"], rank["host"], rank["pid"]) for rank in found["processes"]] == [
-        (0, "here", job[0]),
-        (1, "here", job[1]),
+        (0, "here", job.ranks[0]),
+        (1, "here", job.ranks[1]),
     ]
     shown = br("stacks")
     assert shown.returncode == 0, shown.stderr
@@ -110,7 +117,7 @@ def test_a_snapshot_says_what_why_said(br: Br, tmp_path: Path) -> None:
     assert (file.stat().st_mode & 0o777) == 0o600
 
 
-def test_eval_attach_and_leave(br: Br, job: list[int]) -> None:
+def test_eval_attach_and_leave(br: Br, job: Job) -> None:
     told = br("eval", "path", "--json")
     assert told.returncode == 0, told.stderr
     [answer] = json.loads(told.stdout)["answers"]
@@ -119,7 +126,7 @@ def test_eval_attach_and_leave(br: Br, job: list[int]) -> None:
     assert asked.returncode == 0, asked.stderr
     [line] = [json.loads(line) for line in asked.stdout.splitlines() if '"answers"' in line]
     assert [(one["ranks"], one["text"].strip()) for one in line["answers"]] == [("0-1", "'/mnt/shard-0007'")]
-    for pid in job:
+    for pid in job.ranks:
         wait_for("nothing of ours to be left in it", lambda pid=pid: len(os.listdir(f"/proc/{pid}/task")) == 1)
 
 
@@ -188,39 +195,17 @@ def descendants(pid: int) -> list[int]:
     return below + [other for one in below for other in descendants(one)]
 
 
-def watching() -> subprocess.Popen[str]:
-    """A command that stays, with its agent at work."""
-    key = f"python-{20_000 + os.getpid() % 20_000}"
-    controller = subprocess.Popen(
-        [sys.executable, "-m", "breakranks", "top", HOST, "--job", key, "--deadline", "60"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert controller.stdout is not None
-    assert "job python" in controller.stdout.readline()
-    return controller
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_an_agent_ends_with_its_controller(tmp_path: Path, job: list[int], number: int) -> None:
-    controller = watching()
-    try:
-        assert controller.stdout is not None
-        below = descendants(controller.pid)
-        assert below
-        controller.send_signal(number)
-        controller.stdout.read()
-        controller.wait(DEADLINE)
-        until = time.monotonic() + DEADLINE
-        while any(Path(f"/proc/{pid}").exists() for pid in below):
-            assert time.monotonic() < until, [Path(f"/proc/{pid}/cmdline").read_text() for pid in below]
-            time.sleep(0.05)
-    finally:
-        controller.kill()
-        controller.wait()
-    for pid in job:
+def test_an_agent_ends_with_its_controller(job: Job, number: int) -> None:
+    controller = job.watching()
+    assert controller.stdout is not None
+    below = descendants(controller.pid)
+    assert below
+    controller.send_signal(number)
+    controller.stdout.read()
+    controller.wait(DEADLINE)
+    wait_for("its agent to end", lambda: not any(alive(pid) for pid in below))
+    for pid in job.ranks:
         assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
 
 
@@ -234,18 +219,16 @@ def listeners() -> set[str]:
     return found
 
 
-def test_nothing_listens(job: list[int]) -> None:
+def test_nothing_listens(job: Job) -> None:
     before = listeners()
-    controller = watching()
-    try:
-        sockets = {os.readlink(fd) for pid in [controller.pid, *descendants(controller.pid)] for fd in handles(pid)}
-        inodes = {one[8:-1] for one in sockets if one.startswith("socket:")}
-        for table in ("tcp", "tcp6", "udp", "udp6"):
-            rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-            assert not inodes & {row[9] for row in rows}
-    finally:
-        controller.terminate()
-        controller.wait(DEADLINE)
+    controller = job.watching()
+    sockets = {os.readlink(fd) for pid in [controller.pid, *descendants(controller.pid)] for fd in handles(pid)}
+    inodes = {one[8:-1] for one in sockets if one.startswith("socket:")}
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        assert not inodes & {row[9] for row in rows}
+    controller.terminate()
+    controller.wait(DEADLINE)
     with socket.socket() as probe:  # that the look at listeners sees one
         probe.bind(("127.0.0.1", 0))
         probe.listen()
@@ -268,25 +251,24 @@ open(os.environ["PASSED"], "w").close()
 
 def test_a_script_leaves_a_stopped_rank_as_it_was(tmp_path: Path) -> None:
     """Its last word must reach the rank before the way to it is closed."""
-    run = tmp_path / "run"
-    run.mkdir(mode=0o700)
     program, passed = tmp_path / "stops.py", tmp_path / "passed"
     program.write_text(STOPS)
-    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "2121", "BREAKRANKS_RUN": str(run), "PASSED": str(passed)}
-    command = [sys.executable, "-m", "breakranks", "console", HOST, "--deadline", "60", "--wait", "90", "-c"]
-    with subprocess.Popen([sys.executable, str(program)], env=env, stdin=subprocess.DEVNULL, stderr=-3) as rank:
-        try:
-            for _ in range(4):
-                done = subprocess.run([*command, "p 1 + 1"], env=env, capture_output=True, text=True, timeout=DEADLINE)
-                assert (done.returncode, "2" in done.stdout) == (0, True), done.stderr
-            assert not passed.exists()
-            done = subprocess.run([*command, "go"], env=env, capture_output=True, text=True, timeout=DEADLINE)
-            assert done.returncode == 0, done.stderr
-            assert rank.wait(DEADLINE) == 0
-            assert passed.exists()
-        finally:
-            rank.kill()
+    command = [BREAKRANKS, "console", HOST, "--deadline", "60", "--wait", "90", "-c"]
+    with Place(tmp_path) as place:
+        rank = place.start(
+            [sys.executable, str(program)],
+            {**launcher_variables(0, 1), "PASSED": str(passed)},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(3):
+            done = place.call([*command, "p 1 + 1"])
+            assert (done.returncode, "2" in done.stdout) == (0, True), done.stderr
+        assert not passed.exists()
+        done = place.call([*command, "go"])
+        assert done.returncode == 0, done.stderr
+        assert rank.wait(DEADLINE) == 0
+        assert passed.exists()
 
 
 def test_users_of_one_host_are_one_host(br: Br) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import scale
 import scale_agent
 
-BREAKRANKS = Path(sys.executable).parent / "breakranks"
+from support.processes import Processes
+
+from .terminals import BREAKRANKS
+
 HOSTS = 20
 RANKS = set(range(HOSTS * scale_agent.RANKS))
 CULPRIT = scale_agent.culprit(HOSTS)
@@ -41,8 +43,9 @@ def agents() -> Iterator[str]:
 def breakranks(command: str, agents: str) -> dict[str, Any]:
     words = [sys.executable, "-ISc", scale_agent.MESSENGER, agents]
     target = f"exec:{shlex.join(words)} {{host}} {HOSTS}@h[1-{HOSTS}]"
-    done = subprocess.run([BREAKRANKS, command, target, "--json", "--deadline=60"], capture_output=True, timeout=120)
-    assert done.returncode in (0, 1), done.stderr.decode()
+    with Processes() as processes:
+        done = processes.call([BREAKRANKS, command, target, "--json", "--deadline=60"])
+    assert done.returncode in (0, 1), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

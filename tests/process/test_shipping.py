@@ -31,21 +31,16 @@ from breakranks.reach.lines import Reader, Said, Writer
 from breakranks.reach.messages import Clock, Find, Hello, Jobs, Report
 from breakranks.reach.shipping import bundle, settle
 from breakranks.reach.shipping.command import remote_command
+from support.processes import Processes
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
 
 NONCE = "0123456789abcdef"
 HOST = os.uname().nodename
-DEADLINE = 60.0
 AS_ROOT = os.geteuid() == 0
 OLD = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/[23].[6-9]*/bin/python")))
 FULL = "mount -t tmpfs -o size=64k,mode=1777 none {0} && dd if=/dev/zero of={0}/full bs=4k 2>/dev/null"
 needs_mounts = pytest.mark.skipif(not AS_ROOT or not shutil.which("unshare"), reason="only root can mount")
-
-
-def until(condition: Any, what: str) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.01)
 
 
 class Remote:
@@ -63,12 +58,13 @@ class Remote:
         self.reader, self.writer = Reader(NONCE), Writer(NONCE, 48_000)
         self.messages: list[Said] = []
         self.raw = b""
-        self.process = subprocess.Popen(
+        self.processes = Processes()
+        self.process = self.processes.start(
             [*shell, shlex.join(words)],
+            {"PYTHONPATH": "", **(environ or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **(environ or {})},
             cwd=cwd,
             **more,
         )
@@ -136,8 +132,7 @@ class Remote:
         try:
             self.process.wait(DEADLINE)
         finally:
-            self.process.kill()
-            self.process.wait()
+            self.processes.end()
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -237,7 +232,7 @@ def test_ships_what_is_lacking_and_leaves_nothing(bare: str, place: Path, remote
     numbers = [int(line.split()[3]) for line in remote.raw.splitlines() if line.split()[4] == b"."]
     assert numbers == list(range(len(numbers)))  # the agent counts on
     assert remote.end() == 0
-    until(lambda: not folders(place), "the folder is removed")
+    wait_for("the folder is removed", lambda: not folders(place))
 
 
 def test_without_a_msgspec_that_fits_the_stand_in_is_used(bare: str, place: Path, remotes: list[Remote]) -> None:
@@ -250,7 +245,7 @@ def test_without_a_msgspec_that_fits_the_stand_in_is_used(bare: str, place: Path
     assert not (place / name / "lib" / "msgspec").exists()
     assert isinstance(remote.ask(Find(1)), Jobs)
     assert remote.end() == 0
-    until(lambda: not folders(place), "the folder is removed")
+    wait_for("the folder is removed", lambda: not folders(place))
 
 
 def test_another_breakranks_is_not_used(bare: str, place: Path, tmp_path: Path, remotes: list[Remote]) -> None:
@@ -282,7 +277,7 @@ def test_killed_agents_are_cleaned_up_after(bare: str, place: Path, remotes: lis
     pid = remote.hello().pid
     assert len(folders(place)) == 1
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not folders(place), "the folder is removed")
+    wait_for("the folder is removed", lambda: not folders(place))
 
 
 def test_nothing_of_it_is_taken_for_a_rank(bare: str, place: Path, remotes: list[Remote]) -> None:

@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support.waiting import DEADLINE_SECONDS, free_port, wait_for
+
 from .attaching import Target, words_of
-from .terminals import BREAKRANKS, Place, wait_for
+from .console_program import launcher_variables
+from .programs import python
+from .terminals import BREAKRANKS, Place
 
 DEADLINE = 3.0
-TAKES = 6.0  # seconds until the answer is there; we stand still for all but a second of it
+TAKES = 5.0  # seconds until the answer is there; we stand still for all but a second of it
 
 
 def stalling(process: subprocess.Popen[str], asked: Callable[[], bool]) -> str:
     """What a command says that is stopped as soon as it has asked, and goes on shortly before the answer is there."""
-    try:
-        wait_for("the question", lambda: asked() or None, 60)
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(TAKES - 1)
-        process.send_signal(signal.SIGCONT)
-        said = process.communicate(timeout=60)[0]
-    finally:
-        process.kill()
-        process.wait()
+    wait_for("the question", asked)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(TAKES - 1)
+    process.send_signal(signal.SIGCONT)
+    said = process.communicate(timeout=DEADLINE_SECONDS)[0]
     assert process.returncode == 0, said
-    return said
+    return str(said)
 
 
 def test_a_host_is_not_late(tmp_path: Path) -> None:
-    port = str(20_000 + os.getpid() % 20_000)
-    named = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    code = "import time\ndef load_batch(): print('x', flush=True); time.sleep(1000)\nload_batch()"
-    rank = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **named}, stdout=subprocess.PIPE)
     asked, slowly = tmp_path / "asked", tmp_path / "slowly"
     slowly.write_text(f'#!/bin/sh\ntouch {asked}\nsleep {TAKES}\nshift\nexec "$@"\n')
     slowly.chmod(0o700)
-    try:
-        assert rank.stdout is not None and rank.stdout.readline()
+    port = str(free_port())
+    code = "import time\ndef load_batch(): print('x', flush=True); time.sleep(1000)\nload_batch()"
+    with python(code, env={**launcher_variables(0, 1), "MASTER_PORT": port}), Place(tmp_path) as place:
         words = ["stacks", f"exec:{slowly} {{host}}@here", "--deadline", str(DEADLINE), "--job", f"python-{port}"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "breakranks", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        process = place.start([BREAKRANKS, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert "load_batch" in stalling(process, asked.exists)
-    finally:
-        rank.kill()
-        rank.communicate()
 
 
 @pytest.mark.parametrize("command", ["attach", "eval"])

@@ -9,7 +9,6 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,15 +17,19 @@ from pathlib import Path
 
 import pytest
 
+from support.targets import Interpreter, on_every_python
+from support.waiting import DEADLINE_SECONDS as DEADLINE
+from support.waiting import wait_for
+
 from .console_program import everyone_total, steps_total
-from .terminals import BREAKRANKS, CTRL_C, DEADLINE, Place, Terminal, line_of, wait_for
+from .terminals import BREAKRANKS, CTRL_C, Place, Terminal, line_of
 
 NOBODY = 65534
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path) as place:
+def place(tmp_path: Path, interpreter: Interpreter) -> Iterator[Place]:
+    with Place(tmp_path, interpreter) as place:
         yield place
 
 
@@ -73,6 +76,7 @@ def test_a_console_that_is_gone_holds_nobody(place: Place, line: str, end: Calla
 
 
 @pytest.mark.parametrize(("command", "end"), [("unt", kill), ("c", kill), ("c", hang_up)])
+@on_every_python
 def test_a_console_that_is_gone_leaves_nobody_traced(
     place: Place, command: str, end: Callable[[Terminal], None]
 ) -> None:
@@ -94,6 +98,7 @@ def test_a_console_that_is_gone_leaves_nobody_traced(
     assert [job.result(rank) for rank in range(2)] == ["spun"] * 2
 
 
+@on_every_python
 def test_two_consoles_at_once(place: Place) -> None:
     """Both are answered. One is killed: the ranks stay. The second leaves: they go."""
     job = place.job(2, "everyone", "3")
@@ -102,8 +107,8 @@ def test_two_consoles_at_once(place: Place) -> None:
     assert "1 other console is here: ranks stay until all have left" in second.opening
     assert first.ask("p RANK * 0 + 1") == second.ask("p RANK * 0 + 1") == "[0-1] 1"
     assert "counted" in first.ask("n")
-    # What one does is seen in the other.
-    assert f":{line_of('counted')} in everyone" in second.ask("ranks")
+    # What one does is seen in the other, which may be just about to say it by itself.
+    wait_for("the other to see it", lambda: f":{line_of('counted')} in everyone" in second.ask("ranks"))
     first.process.kill()
     first.process.wait(DEADLINE)
     time.sleep(1.0)  # that is several looks of the agents'
@@ -164,6 +169,7 @@ def test_a_rank_that_is_killed_at_its_prompt_holds_nobody(place: Place, watched:
         assert "the job has ended" in console.seen
 
 
+@on_every_python
 def test_a_rank_that_ends_itself_at_its_prompt(place: Place) -> None:
     job = place.job(3, "steps", "2")
     job.stopped()
@@ -176,6 +182,7 @@ def test_a_rank_that_ends_itself_at_its_prompt(place: Place) -> None:
     assert console.ends() == 0
 
 
+@on_every_python
 def test_an_exit_at_the_prompt_is_no_exit_of_the_job(place: Place) -> None:
     """As in pdb, what a line raises is said at the prompt."""
     job = place.job(2, "steps", "1")
@@ -230,6 +237,7 @@ def test_values_and_prints_of_a_gigabyte_are_cut(place: Place) -> None:
     job.ends()
 
 
+@on_every_python
 def test_what_never_ends_is_ended_by_interrupt(place: Place) -> None:
     job = place.job(2, "steps", "1")
     job.stopped()
@@ -369,6 +377,7 @@ GARBAGE = (
 )
 
 
+@on_every_python
 def test_garbage_at_the_socket_harms_nobody(place: Place) -> None:
     """GIVEN a stopped rank WHEN nonsense, a huge line and half a line come THEN it is there for consoles as before."""
     job = place.job(2, "steps", "1")
@@ -456,8 +465,7 @@ def test_another_user_gets_nothing() -> None:
             command = [sys.executable, "-c", STRANGER, str(place.run), str(path.parent), str(path)]
 
             def ask() -> list[object]:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
-                return list(json.loads(done.stdout))
+                return list(json.loads(place.call(command).stdout))
 
             assert ask() == ["PermissionError"] * 3
             for one, mode in ((place.run, 0o777), (path.parent, 0o777), (path, 0o666)):

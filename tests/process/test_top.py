@@ -4,73 +4,60 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
-DEADLINE = 60.0
+from support.processes import Processes
+from support.waiting import wait_for
+
+from .attaching import state_of
+from .terminals import BREAKRANKS
+
+RANK = "import time\ndef wait_for_storage():\n  time.sleep(600)\nwait_for_storage()"
 
 
 class Terminal:
-    """A tmux of its own, with one window that runs one command."""
+    """A tmux of its own, with one window in which `top` looks at one process."""
 
-    def __init__(self, folder: Path, command: str) -> None:
-        self._socket = str(folder / "tmux")
-        self._tmux(
-            "-f", os.devnull, "new-session", "-d", "-x", "110", "-y", "30", f"{command}; echo left $?; sleep 600"
-        )
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self.rank = processes.start([sys.executable, "-c", RANK]).pid
+        command = f"{shlex.quote(BREAKRANKS)} top pid:{self.rank} --interval 1; echo left $?; sleep 600"
+        self._tmux("-f", os.devnull, "new-session", "-d", "-x", "110", "-y", "30", command)
 
     def _tmux(self, *arguments: str) -> str:
-        done = subprocess.run(["tmux", "-S", self._socket, *arguments], capture_output=True, text=True, check=True)
+        done = self._processes.call(["tmux", "-S", "tmux", *arguments])
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def type(self, keys: str) -> None:
         self._tmux("send-keys", keys)
 
     def wait_for(self, text: str) -> str:
-        end = time.monotonic() + DEADLINE
-        while time.monotonic() < end:
-            screen = self._tmux("capture-pane", "-p")
-            if text in screen:
-                return screen
-            time.sleep(0.1)
-        raise AssertionError(f"{text!r} never came; the screen:\n{screen}")
+        return wait_for(f"{text!r} on the screen", lambda: screen if text in (screen := self.screen()) else None)
 
-    def close(self) -> None:
-        self._tmux("kill-server")
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p")
 
 
 @pytest.fixture
-def rank() -> int:
-    code = "import time\ndef wait_for_storage():\n  time.sleep(600)\nwait_for_storage()"
-    process = subprocess.Popen([sys.executable, "-c", code])
-    yield process.pid  # type: ignore[misc]
-    process.kill()
-    process.wait()
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    with Processes(tmp_path) as processes:
+        yield Terminal(processes)
 
 
-def test_it_shows_the_classes_and_q_leaves(rank: int, tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, f"{shlex.quote(BREAKRANKS)} top pid:{rank} --interval 1")
-    try:
-        screen = terminal.wait_for("for_storage")
-        assert "sleeping" in screen
-        terminal.type("q")
-        # The terminal is as it was: what the shell prints next can be read.
-        terminal.wait_for("left 0")
-    finally:
-        terminal.close()
+def test_it_shows_the_classes_and_q_leaves(terminal: Terminal) -> None:
+    assert "sleeping" in terminal.wait_for("for_storage")
+    terminal.type("q")
+    # The terminal is as it was: what the shell prints next can be read.
+    terminal.wait_for("left 0")
 
 
-def test_ctrl_c_leaves_too_and_the_rank_runs_on(rank: int, tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, f"{shlex.quote(BREAKRANKS)} top pid:{rank} --interval 1")
-    try:
-        terminal.wait_for("for_storage")
-        terminal.type("C-c")
-        terminal.wait_for("left ")
-    finally:
-        terminal.close()
-    assert Path(f"/proc/{rank}/stat").read_text().split(") ")[1][0] == "S"
+def test_ctrl_c_leaves_too_and_the_rank_runs_on(terminal: Terminal) -> None:
+    terminal.wait_for("for_storage")
+    terminal.type("C-c")
+    terminal.wait_for("left ")
+    assert state_of(terminal.rank) == "S"

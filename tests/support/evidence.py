@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 PYSPY = Path(sys.executable).parent / "py-spy"
@@ -14,6 +14,7 @@ MOST_PROCESSES, MOST_FILES = 24, 60
 TAIL_CHARACTERS = 3000
 
 _kept: list[str] = []
+_watched: list[Callable[[], str]] = []
 
 
 def keep(text: str) -> None:
@@ -26,6 +27,21 @@ def take() -> str:
     text = "\n".join(_kept)
     _kept.clear()
     return text
+
+
+def watch(told: Callable[[], str]) -> None:
+    """Ask ``told`` for its words whenever a test fails, until ``unwatch``."""
+    _watched.append(told)
+
+
+def unwatch(told: Callable[[], str]) -> None:
+    if told in _watched:
+        _watched.remove(told)
+
+
+def of_watched() -> str:
+    """The words of all that are watched."""
+    return "\n".join(text for told in _watched if (text := told()))
 
 
 def of_processes(pids: Iterable[int]) -> str:

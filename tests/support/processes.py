@@ -10,10 +10,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import evidence
 from .waiting import DEADLINE_SECONDS, POLL_SECONDS
+
+if TYPE_CHECKING:
+    from typing import Self
 
 # What a surrounding job, shell or person may have left; a test's processes must not inherit it.
 FOREIGN = (
@@ -46,12 +49,13 @@ def alive(pid: int) -> bool:
 class Processes:
     """The processes of one test. All carry a mark in their environment, so that orphans are found and ended too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self.started: list[subprocess.Popen[Any]] = []
         self.mark = uuid.uuid4().hex
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
+        evidence.watch(self.told)
         return self
 
     def __exit__(
@@ -59,6 +63,7 @@ class Processes:
     ) -> None:
         if error is not None and not isinstance(error, GeneratorExit):
             evidence.keep(self.seen())
+        evidence.unwatch(self.told)
         self.end()
 
     def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -71,6 +76,27 @@ class Processes:
         process = subprocess.Popen(command, env={**self.environ(env), MARK: self.mark}, **how)
         self.started.append(process)
         return process
+
+    def call(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        deadline: float = DEADLINE_SECONDS,
+        **how: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, with what it says. One that is late still lives when the failure is reported."""
+        how = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+            **how,
+        }
+        process = self.start(command, env, **how)
+        out, err = process.communicate(timeout=deadline)
+        self.started.remove(process)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def living(self) -> list[int]:
         """Every living process of this test, also of those that have lost their parent."""
@@ -88,8 +114,19 @@ class Processes:
 
     def seen(self) -> str:
         """What can be seen of them now."""
-        ended = [f"-- ended with {one.returncode}: {one.args}" for one in self.started if one.poll() is not None]
-        return "\n".join([*ended, evidence.of_processes(self.living()), evidence.of_folder(self.folder)])
+        folder = evidence.of_folder(self.folder) if self.folder is not None else ""
+        return "\n".join([self.told(), evidence.of_processes(self.living()), folder])
+
+    def told(self) -> str:
+        """How those that have ended did, and what stands unread in the pipes of all."""
+        lines = []
+        for one in self.started:
+            if one.poll() is not None:
+                lines.append(f"-- ended with {one.returncode}: {one.args}")
+            for stream in (one.stdout, one.stderr):
+                if stream is not None and not stream.closed and (text := _unread(stream.fileno())):
+                    lines.append(f"-- output of {one.args}\n{text}")
+        return "\n".join(lines)
 
     def end(self) -> None:
         """End them by pid until none is left: pools and launchers replace what dies."""
@@ -106,3 +143,13 @@ class Processes:
             time.sleep(POLL_SECONDS)
         for process in self.started:
             process.wait(DEADLINE_SECONDS)
+
+
+def _unread(fd: int) -> str:
+    os.set_blocking(fd, False)
+    try:
+        return os.read(fd, evidence.TAIL_CHARACTERS).decode(errors="replace")
+    except BlockingIOError:
+        return ""
+    finally:
+        os.set_blocking(fd, True)
