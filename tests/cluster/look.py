@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.processes import defaults_for_signals
 from support.stalls import undisturbed
 
 from .nodes import Nodes
@@ -100,4 +101,5 @@ def start(folder: Path, *words: str, environment: Mapping[str, str] | None = Non
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=defaults_for_signals,
     )

@@ -24,10 +24,9 @@ WAYS = ("mpi", "pdsh", "exec")
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    odd = {"n2": Odd(bashrc='echo "Welcome to $(hostname)"\n'), "n4": Odd(refuses=True)}
-    with Nodes(tmp_path_factory.mktemp("nodes"), 4, ssh=True, odd=odd) as running:
-        yield running
+def nodes(nodes: Nodes) -> Iterator[Nodes]:
+    with nodes.more({"n4": Odd(refuses=True)}):
+        yield nodes
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +50,11 @@ def test_console(way: str, nodes: Nodes) -> None:
     """The first one: once ranks of another job have been attached to, a console asks which job is meant."""
     with under_mpirun(nodes, ["n1", "n2"], "stops") as job:
         commands.console(by(way, nodes, "n1", "n2"), job)
+
+
+def test_the_job_stands_where_it_says(job: Job) -> None:
+    waits, *_, late = job.functions()
+    assert ("all_reduce" in waits, late) == (True, "load_batch train <module>")
 
 
 # A command of one's own that is ssh goes as ssh: does, where all of them are tried.

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from breakranks.reach.ways import Carrier, Options, Plan, diagnose, inward, plan
 from cluster.nodes import Nodes
 from cluster.slurm import Slurm
 from support.stalls import undisturbed
+from support.waiting import wait_for
 
 NONCE = "0123456789abcdef"
 STRANGE = ("a  b", "*", "$HOME", "`id`", "%h %n %%", "é!", "'\"\\", "")
@@ -76,14 +76,6 @@ def agent(count: int = 0, size: int = 900) -> Callable[[int, bool], tuple[str, .
 
 def shell(command: str) -> Callable[[int, bool], tuple[str, ...]]:
     return lambda piece, fifo: ("sh", "-c", command)
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with tempfile.TemporaryDirectory(prefix="ways-") as folder:
-        os.chmod(folder, 0o755)  # a job of another user has its files there
-        with Nodes(Path(folder), 3, ssh=True) as running:
-            yield running
 
 
 @pytest.fixture
@@ -149,13 +141,6 @@ def outcome(carrier: Carrier) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def runs(nodes: Nodes, host: str, pid: object) -> bool:
     return nodes[host].run(["test", "-d", f"/proc/{pid}"]).returncode == 0
 
@@ -182,7 +167,7 @@ def check_conversation(made: Plan, nodes: Nodes, size: int, *, heard: int = 30) 
             for line in sent:
                 assert one.hear()["sum"] == summed(line)
             one.process.kill()
-            wait_for(lambda: not runs(nodes, carrier.hosts[0], first["pid"]))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, carrier.hosts[0], first["pid"]))  # noqa: B023
 
 
 # --- ssh, and templates ------------------------------------------------------------------------------
@@ -306,7 +291,7 @@ def test_many_hosts_through_a_tree(
         assert all(found == [summed(line) for line in sent] for found in sums.values())
         one.process.kill()
         for host, pid in pids.items():
-            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, host, pid))  # noqa: B023
     assert nodes["n1"].run(["sh", "-c", "ls /tmp/*.gw.log"]).returncode != 0
 
 
@@ -366,7 +351,7 @@ def test_pdsh_keeps_lines_whole_and_ends_what_it_started(nodes: Nodes, options: 
         assert all(found == list(range(count)) for found in numbers.values())
         one.process.send_signal(signal.SIGKILL)
         for host, pid in pids.items():
-            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, host, pid))  # noqa: B023
 
 
 def test_lines_go_inward_beside_pdsh(nodes: Nodes, options: Options) -> None:
@@ -391,7 +376,7 @@ def test_lines_go_inward_beside_pdsh(nodes: Nodes, options: Options) -> None:
         assert all(found == [summed(line.encode()) for line in lines] for found in heard.values())
     gone = ["test", "!", "-e", f"/tmp/breakranks-{os.getuid()}-{NONCE}"]
     for host in ("n1", "n2"):
-        wait_for(lambda: nodes[host].run(gone).returncode == 0)  # noqa: B023
+        wait_for("its end", lambda: nodes[host].run(gone).returncode == 0)  # noqa: B023
     done = subprocess.run(commands[0], env={**os.environ, **carrier.env}, capture_output=True, text=True, timeout=90)
     assert diagnose("pdsh", "n1", done.returncode, done.stderr).what == "its agent has ended"
 
@@ -437,7 +422,7 @@ def test_mpirun(nodes: Nodes, options: Options, tmp_path: Path, monkeypatch: pyt
             one.send(b"".join(line + b"\n" for line in sent))
             assert [one.hear()["sum"] for _ in sent] == [summed(line) for line in sent]
             one.process.kill()
-            wait_for(lambda: not runs(nodes, name, first["pid"]))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, name, first["pid"]))  # noqa: B023
 
 
 def test_what_mpirun_says(options: Options, tmp_path: Path) -> None:
@@ -462,23 +447,18 @@ def test_an_mpirun_that_does_not_work(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- Slurm -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster(nodes: Nodes) -> Iterator[Slurm]:
-    with Slurm(nodes.folder / "slurm", nodes) as running:
-        yield running
-
-
 @pytest.fixture
-def site(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    for name, value in cluster.environment.items():
+def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    running: Slurm = request.getfixturevalue("slurm")
+    for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
-    return cluster
+    return running
 
 
 @pytest.fixture
 def job(site: Slurm) -> Iterator[str]:
     number = site.submit("srun --nodes=2 --ntasks=2 sleep 600 & wait\n", "--nodes=3", "--ntasks=24", "--exclusive")
-    wait_for(lambda: f"{number}.0" in site._run("squeue", "-h", "-s", "-j", number, "-o", "%i").split())
+    wait_for("the step", lambda: f"{number}.0" in site._run("squeue", "-h", "-s", "-j", number, "-o", "%i").split())
     yield number
     site.cancel(number)
 
@@ -526,7 +506,7 @@ def test_nodes_that_share_an_srun(nodes: Nodes, options: Options, job: str, monk
         assert all(found == [summed(line) for line in sent] for found in sums.values())
         one.process.kill()
         for host, pid in pids.items():
-            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, host, pid))  # noqa: B023
 
 
 def test_a_node_that_slurm_has_given_up_does_not_hold_the_others_back(options: Options, site: Slurm) -> None:
