@@ -257,14 +257,28 @@ class Host:
         return found
 
     def files(self) -> set[str]:
-        """Every file and folder in what the host has for itself."""
-        find = 'for folder; do find "$folder" -xdev ! -path "/run/layer*"; done'
-        return set(self.run(["sh", "-c", find, "find", *PRIVATE], check=True).stdout.splitlines())
+        """Every file and folder in what the host has for itself, as its paths there."""
+        root = f"/proc/{self.pid}/root"
+        found = set()
+        for private in PRIVATE:
+            device = os.stat(root + private).st_dev
+            for folder, names, files in os.walk(root + private):
+                here = folder.removeprefix(root)
+                found |= {here, *(f"{here}/{name}" for name in (*names, *files))}
+                names[:] = [name for name in names if _is_on(device, f"{folder}/{name}")]
+        return {path for path in found if not path.startswith("/run/layer")}
 
     def _sh(self, script: str, *arguments: str) -> None:
         done = self.run(["sh", "-euc", script, "sh", *arguments], cwd=Path("/"))
         if done.returncode:
             raise RuntimeError(f"{self.name}: {done.stderr.strip()}")
+
+
+def _is_on(device: int, path: str) -> bool:
+    try:
+        return os.lstat(path).st_dev == device
+    except OSError:  # gone meanwhile
+        return False
 
 
 def inherited() -> dict[str, str]:

@@ -20,7 +20,7 @@ BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
 WITHIN = 120.0
 # Seconds that a host has, where all of them must answer; and, where one of them cannot, seconds to begin with.
 PATIENT = 60.0
-HASTY = 6.0
+HASTY = 4.0
 
 
 @dataclass(frozen=True)

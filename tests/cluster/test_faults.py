@@ -189,19 +189,19 @@ def test_refusing_and_crashing(nodes: Nodes) -> None:
 
 
 def test_what_is_on_a_host(nodes: Nodes) -> None:
-    before = (nodes["n7"].processes(), nodes["n7"].listeners(), nodes["n7"].files())
+    before = (nodes["n9"].processes(), nodes["n9"].listeners(), nodes["n9"].files())
     assert {one.rpartition(":")[2] for one in before[1]} == {"0016"}
-    with nodes["n7"].popen(
+    with nodes["n9"].popen(
         ["python3", "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         process.stdout.readline()
-        (new,) = nodes["n7"].processes().keys() - before[0].keys()
+        (new,) = nodes["n9"].processes().keys() - before[0].keys()
         assert new == process.pid_here
-        assert {one.rpartition(":")[2] for one in nodes["n7"].listeners() - before[1]} == {f"{7000:04X}"}
-        assert nodes["n7"].files() - before[2] == {"/dev/shm/new"}
+        assert {one.rpartition(":")[2] for one in nodes["n9"].listeners() - before[1]} == {f"{7000:04X}"}
+        assert nodes["n9"].files() - before[2] == {"/dev/shm/new"}
         process.stdin.close()
-    nodes["n7"].run(["rm", "/dev/shm/new"], check=True)
-    assert (nodes["n7"].processes(), nodes["n7"].listeners(), nodes["n7"].files()) == before
+    nodes["n9"].run(["rm", "/dev/shm/new"], check=True)
+    assert (nodes["n9"].processes(), nodes["n9"].listeners(), nodes["n9"].files()) == before
 
 
 def unanswered(nodes: Nodes, name: str, address: str) -> int:

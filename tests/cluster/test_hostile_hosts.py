@@ -7,27 +7,21 @@ runs them, against a real agent and a real rank 0.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
-import resource
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import pytest
 
-from breakranks.cli.main import main
 from breakranks.reach.fleet import Fleet
 from breakranks.reach.lines import Reader, Writer
 from breakranks.reach.messages import Find
@@ -36,14 +30,14 @@ from support.processes import Processes
 from support.waiting import wait_for
 
 from . import peers
+from .here import Done, memory, run_here
 from .peers import PORT
 
 KEY = f"python-{PORT}"
 # Seconds: to begin with; and where the good one was late or no lie was told, on a machine that stood still.
 DEADLINES = (1.0, 10.0, 60.0)
 LATE = re.compile("no answer in time|did not answer within|has not answered")
-LONGEST = 300
-MOST_MEMORY = 2 << 30  # bytes beyond what the test's process has: this machine has others
+LONGEST = 300.0
 TWO_JOBS = "2 jobs start with"
 JOB = """
 import os, time
@@ -52,13 +46,6 @@ def load_batch():
 open(os.environ["READY"], "w").close()
 load_batch()
 """
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-    peak: int  # MiB that it took
 
 
 Br = Callable[..., Done]
@@ -98,7 +85,7 @@ def br(place: Path, monkeypatch: pytest.MonkeyPatch) -> Br:
     ) -> Done:
         argv = command_line(place, lie, command, *words, hosts=hosts, job=job, real=real)
         for deadline in deadlines:
-            done = run_here([*argv, f"--deadline={deadline}"], place)
+            done = run_here([*argv, f"--deadline={deadline}"])
             shown = "good" not in hosts or is_shown(done, command) or TWO_JOBS in done.err
             told = not lie or (place / "lie.py.told").exists()
             if shown and told and not (timely and LATE.search(done.out + done.err)):
@@ -123,48 +110,6 @@ def command_line(place: Path, lie: str, command: str, *words: str, hosts: str, j
     return argv
 
 
-def run_here(argv: list[str], folder: Path) -> Done:
-    """A command in this process: ends in time, with bounded memory, and leaves neither threads nor files open."""
-    before = (set(threading.enumerate()), set(os.listdir("/proc/self/fd")))
-    with (
-        open(folder / "out", "w", encoding="utf-8", newline="\n") as out,
-        open(folder / "err", "w", encoding="utf-8", newline="\n") as err,
-        redirect_stdout(out),
-        redirect_stderr(err),
-        bounded(),
-    ):
-        start = memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-        status = main(argv)
-        peak = memory("VmHWM") - start
-    gc.collect()
-    assert set(threading.enumerate()) <= before[0]
-    assert set(os.listdir("/proc/self/fd")) <= before[1]
-    text = [(folder / name).read_bytes().decode(errors="replace") for name in ("out", "err")]
-    return Done(status, text[0], text[1], peak)
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    """Fail instead of waiting for ever, or of taking all the memory of the machine; the collector stays as it is."""
-    threshold = gc.get_threshold()
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    handler = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(LONGEST)
-    resource.setrlimit(resource.RLIMIT_AS, ((memory("VmSize") << 20) + MOST_MEMORY, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
-        gc.set_threshold(*threshold)
-
-
-def hangs(*_: object) -> None:
-    raise AssertionError(f"did not end within {LONGEST} s")
-
-
 def run(argv: list[str], env: dict[str, str], folder: Path) -> Done:
     """A command to its end in a process of its own, with the most memory that it had."""
     with Processes(folder) as processes, open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
@@ -180,15 +125,6 @@ def run(argv: list[str], env: dict[str, str], folder: Path) -> Done:
         wait_for(f"the end of {argv}", ended, LONGEST)
     text = [(folder / name).read_bytes().decode(errors="replace") for name in ("out", "err")]
     return Done(one.returncode, text[0], text[1], peak)
-
-
-def memory(what: str, pid: int | str = "self") -> int:
-    """MiB, by its name in /proc/PID/status; 0 if the process has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return next((int(row.split()[1]) >> 10 for row in status.splitlines() if row.startswith(what)), 0)
 
 
 def decent(done: Done) -> None:

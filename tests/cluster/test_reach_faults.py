@@ -21,7 +21,7 @@ from .watch import leaves_nothing
 
 AGENT = re.compile(r"-c .*breakranks|breakranks.*agent")
 OF_RANKS = "/tmp/breakranks-0"
-LONGEST_STALL = 16.0  # seconds: of what cannot be done again
+LONGEST_STALL = 10.0  # seconds: of what cannot be done again
 
 
 @pytest.fixture(scope="module")

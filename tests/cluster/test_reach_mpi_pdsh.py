@@ -13,6 +13,7 @@ import pytest
 from ClusterShell.NodeSet import NodeSet
 
 from . import commands
+from .here import run_here
 from .launch import Job, under_mpirun
 from .look import Looker
 from .nodes import MACHINE, Nodes, Odd
@@ -102,10 +103,13 @@ def test_a_hostfile_as_people_write_them(nodes: Nodes, job: Job, tmp_path: Path)
     "host", ["-oProxyCommand=touch${IFS}x", "$(touch x)", "`touch x`", "n1;touch x", "n1 && touch x", "'; touch x; '"]
 )
 @pytest.mark.parametrize("template", ["sh -c 'true {host}' ", "ssh -F {config} {host} {command}", "echo {host}"])
-def test_hostile_names_reach_no_shell(template: str, host: str, nodes: Nodes, tmp_path: Path) -> None:
+def test_hostile_names_reach_no_shell(
+    template: str, host: str, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrapper = template.replace("{config}", shlex.quote(str(nodes.ssh_config)))
-    look = Looker(tmp_path, (f"exec:{wrapper}@{host}",), {})
-    seen = look("stacks", "--deadline", "3")
+    monkeypatch.chdir(tmp_path)
+    seen = run_here(["stacks", f"exec:{wrapper}@{host}", "--deadline", "3"])
     assert seen.status == 2, seen
+    assert "unexpected" not in seen.err and "Traceback" not in seen.err, seen
     assert os.listdir(tmp_path) == []
     assert not (nodes.folder / "x").exists()
