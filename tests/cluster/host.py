@@ -230,7 +230,7 @@ class Host:
         """From now on the host refuses connections. Those that are there stay."""
         for pid, command in self.processes().items():
             if "sshd" in command and "[listener]" in command:
-                os.kill(pid, signal.SIGKILL)
+                _signal(pid, signal.SIGKILL)  # a child that has the same name for a moment may be gone
 
     # ---- what is on it
 

@@ -310,7 +310,9 @@ class Nodes:
             self._await_network(host)
 
     def _forget(self, name: str) -> None:
-        """A host that has ended leaves its name free."""
+        """A host that has ended leaves its name free. The kernel is late to clear its end of the cable away."""
+        delete = ["nsenter", f"--target={self._switch}", "--net", "--", "ip", "link", "delete", name]
+        subprocess.run(delete, capture_output=True, timeout=90)
         self.hosts.pop(name, None)
         self._inits.pop(name, None)
         self._cut.discard(name)

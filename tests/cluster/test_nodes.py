@@ -261,8 +261,9 @@ def test_hosts_that_are_added_for_a_time(nodes: Nodes) -> None:
         nodes.crash("n12")
     assert not any(map(alive, pids))
     assert before == (set(links()), [host.name for host in nodes])
-    with nodes.more({"n11": None}):  # the name is free again, and nothing is cut
+    with nodes.more({"n11": None, "n12": None}):  # the names are free again, and nothing is cut
         assert ssh(nodes, "n11", "ssh n1 hostname").stdout == "n1\n"
+        assert ssh(nodes, "n12", "hostname").stdout == "n12\n"
 
 
 def test_what_befell_a_host_is_put_back(nodes: Nodes) -> None:
