@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.waiting import wait_for
+
 from .launch import Job
 from .look import Looker, breakranks
 
@@ -126,10 +128,10 @@ def console(look: Looker, job: Job) -> None:
         rows = [one for one in table["ranks"] if one["state"] == "stopped"]
         return {(one["rank"], one["host"]) for one in rows} == {(r, host.name) for r, (host, _) in job.ranks.items()}
 
-    job.wait_for(stopped, "both ranks to stop", 90)
+    wait_for("both ranks stop", stopped)
     asked, _ = look("console", "--json", "-c", "all p rank * 10", "-c", "go", status=0).lines
     assert {one["ranks"]: one["text"] for one in asked["answers"]} == {"0": "0", "1": "10"}
-    job.wait_for(lambda: len(list(job.folder.glob("passed.*"))) == 2, "both ranks to pass", 60)
+    wait_for("both ranks pass", lambda: len(list(job.folder.glob("passed.*"))) == 2)
 
 
 def expect_straggler(answer: dict[str, Any], job: Job) -> None:

@@ -97,6 +97,9 @@ class Host:
         self._enter = enter
         self.pid = 0
         self.started: list[Process] = []
+        self._hidden: list[Path] = []
+        self._full: set[str] = set()
+        self._frozen = False
 
     def popen(
         self,
@@ -155,9 +158,11 @@ class Host:
 
     def fill(self, *folders: str) -> None:
         """Fill the disks of the host: all that it has for itself, or these."""
+        self._full |= {*(folders or PRIVATE)}
         self._sh(_FILL, *(folders or PRIVATE))
 
     def empty(self, *folders: str) -> None:
+        self._full -= {*(folders or PRIVATE)}
         self._sh(_EMPTY, *(folders or PRIVATE))
 
     def hide(self, *paths: Path) -> None:
@@ -166,6 +171,12 @@ class Host:
             if self.folder.is_relative_to(path):
                 raise ValueError(f"{path} holds the folder of the rig, which the hosts need")
         self._sh(_HIDE, *map(str, paths))
+        self._hidden += [path for path in paths if path.exists()]
+
+    def show(self) -> None:
+        """Give back what was hidden, the last first."""
+        hidden, self._hidden = self._hidden[::-1], []
+        self._sh('for path; do umount --no-mtab --lazy "$path"; done', *map(str, hidden))
 
     def hide_breakranks(self) -> None:
         """Take away our code and what it needs. The Python of the job stays, with all else that is in it."""
@@ -195,12 +206,23 @@ class Host:
         if instead:
             self.run(["ln", "-sf", instead, "/usr/bin/python3"], check=True)
 
+    def mend(self) -> None:
+        """Put back what was done to it, as far as it can be: a Python that was removed, and an sshd, stay gone."""
+        if self._frozen:
+            self.thaw()
+        if self._hidden:
+            self.show()
+        if self._full:
+            self.empty(*self._full)
+
     def freeze(self) -> None:
         """Stop every process of the host. Its kernel still takes connections, and nobody answers them."""
+        self._frozen = True
         for pid in self.processes():
             _signal(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
+        self._frozen = False
         for pid in self.processes():
             _signal(pid, signal.SIGCONT)
 
@@ -208,7 +230,7 @@ class Host:
         """From now on the host refuses connections. Those that are there stay."""
         for pid, command in self.processes().items():
             if "sshd" in command and "[listener]" in command:
-                os.kill(pid, signal.SIGKILL)
+                _signal(pid, signal.SIGKILL)  # a child that has the same name for a moment may be gone
 
     # ---- what is on it
 
@@ -235,14 +257,28 @@ class Host:
         return found
 
     def files(self) -> set[str]:
-        """Every file and folder in what the host has for itself."""
-        find = 'for folder; do find "$folder" -xdev ! -path "/run/layer*"; done'
-        return set(self.run(["sh", "-c", find, "find", *PRIVATE], check=True).stdout.splitlines())
+        """Every file and folder in what the host has for itself, as its paths there."""
+        root = f"/proc/{self.pid}/root"
+        found = set()
+        for private in PRIVATE:
+            device = os.stat(root + private).st_dev
+            for folder, names, files in os.walk(root + private):
+                here = folder.removeprefix(root)
+                found |= {here, *(f"{here}/{name}" for name in (*names, *files))}
+                names[:] = [name for name in names if _is_on(device, f"{folder}/{name}")]
+        return {path for path in found if not path.startswith("/run/layer")}
 
     def _sh(self, script: str, *arguments: str) -> None:
         done = self.run(["sh", "-euc", script, "sh", *arguments], cwd=Path("/"))
         if done.returncode:
             raise RuntimeError(f"{self.name}: {done.stderr.strip()}")
+
+
+def _is_on(device: int, path: str) -> bool:
+    try:
+        return os.lstat(path).st_dev == device
+    except OSError:  # gone meanwhile
+        return False
 
 
 def inherited() -> dict[str, str]:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support import evidence
+from support.waiting import DEADLINE_SECONDS, wait_for
+
 from .host import inherited
-from .nodes import INTERFACE, Host, Nodes
+from .nodes import INTERFACE, Host, Nodes, Process
 from .slurm import Slurm
 from .transports import mpirun
 
 JOBS = Path(__file__).parent / "jobs"
 PYTHON = sys.executable
-READY_WITHIN = 120.0
+PY_SPY = Path(sys.executable).parent / "py-spy"
 STANDS = 20  # looks
+LOOK_SECONDS = 0.05
 
+running: list[Job] = []  # all that are, for the report of a test that fails
 _ports = itertools.count(29500, 10)
 
 
@@ -46,6 +52,14 @@ class Job:
             found[rank] = (self.nodes[name], int(pid))
         return found
 
+    def start(self, host: Host, command: Sequence[str], variables: Mapping[str, str]) -> Process:
+        """A process of the job, in its folder. What it says goes into the host's log there."""
+        env = {"RIG_DIR": str(self.folder), **variables}
+        with open(self.folder / f"{host.name}.log", "ab") as log:
+            process = host.popen(command, env=env, cwd=self.folder, stdout=log, stderr=log)
+        self.started.append(process)
+        return process
+
     def signal(self, rank: int, number: int) -> None:
         host, pid = self.ranks[rank]
         host.run(["kill", f"-{int(number)}", str(pid)], check=True)
@@ -54,54 +68,59 @@ class Job:
         """How far each rank of a job that counts its steps has come."""
         return [int((self.folder / f"step.{rank}").read_text()) for rank in range(self.world)]
 
-    def wait_until_it_stands(self, within: float = 60.0) -> None:
+    def wait_until_it_stands(self) -> None:
         """Wait until no rank has made a step for a second: for so many looks, since a clock goes on in a stall."""
         before, alike = self.steps(), 0
 
         def stands() -> bool:
             nonlocal before, alike
+            time.sleep(LOOK_SECONDS)
             now = self.steps()
             before, alike = now, alike + 1 if now == before else 0
             return alike >= STANDS
 
-        self.wait_for(stands, "the job to stand", within)
+        wait_for("the job stands", stands)
 
-    def wait_until_it_goes_on(self, within: float = 120.0) -> None:
+    def wait_until_it_goes_on(self) -> None:
         before = self.steps()
-        self.wait_for(lambda: min(self.steps()) > max(before), "the job to go on", within)
+        wait_for("the job goes on", lambda: min(self.steps()) > max(before))
 
     def wait_until_ready(self) -> None:
-        self.wait_for(self._is_ready, "every rank to be ready", READY_WITHIN)
+        wait_for("every rank is ready", self._is_ready)
 
     def _is_ready(self) -> bool:
         for one in self.started:
-            if one.poll() is not None:
-                raise RuntimeError(f"{one.args} ended before its job was ready\n{self.log()[-4000:]}")
+            assert one.poll() is None, f"{one.args} ended before its job was ready"
         return len(self.ranks) == self.world
 
-    def wait_for(self, condition: Callable[[], bool], what: str, within: float) -> None:
-        end = time.monotonic() + within
-        while not condition():
-            if time.monotonic() > end:
-                raise RuntimeError(f"{self.folder.name}: waited {within:.0f} s for {what}\n{self.log()[-4000:]}")
-            time.sleep(0.05)
+    def functions(self) -> list[str]:
+        """The functions that each rank is in, innermost first."""
+        found = []
+        for host, pid in self.ranks.values():
+            dump = host.run([PY_SPY, "dump", "--nonblocking", "--pid", str(pid)], check=True).stdout
+            lines = [line.split() for line in dump.splitlines() if line.startswith("    ")]
+            found.append(" ".join(words[0] for words in lines))
+        return found
 
-    def log(self) -> str:
-        return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
+    def seen(self) -> str:
+        """The end of what its processes have said, and which of them live."""
+        logs = sorted(self.folder.glob("*.log"))
+        said = [f"-- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in logs]
+        return "\n".join([*said, f"-- ranks {self.ranks}, processes {self._left()}"])
 
     def end(self) -> None:
         """End what was started, and every process that has this job's folder in its environment."""
         for one in self.started:
             one.kill()
-        end = time.monotonic() + 60
-        while left := self._left():
-            for pid in left:
-                _kill(pid)
-            if time.monotonic() > end:
-                raise RuntimeError(f"{self.folder.name}: {left} do not end")
-            time.sleep(0.02)
+        wait_for(f"the end of {self.folder.name}", self._is_ended)
         for one in self.started:
-            one.wait(60)
+            one.wait(DEADLINE_SECONDS)
+
+    def _is_ended(self) -> bool:
+        left = self._left()
+        for pid in left:
+            _kill(pid)
+        return not left
 
     def _left(self) -> list[int]:
         mark = f"RIG_DIR={self.folder}".encode()
@@ -114,7 +133,7 @@ def torchrun(
     nodes: Nodes, names: Sequence[str], program: str, *words: str, c10d: bool = False, per_host: int = 1
 ) -> Iterator[Job]:
     """A job of torchrun, an agent on each host. Without ``c10d`` its agents do not watch each other."""
-    with _job(nodes, f"{program}-torchrun", len(names) * per_host) as job:
+    with job_of(nodes, f"{program}-torchrun", len(names) * per_host) as job:
         port = next(_ports)
         for number, name in enumerate(names):
             where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={names[0]}:{port}", f"--rdzv-id={job.folder.name}"]
@@ -131,10 +150,11 @@ def by_hand(
     nodes: Nodes, names: Sequence[str], program: str, *words: str, python: str = PYTHON, per_host: int = 1
 ) -> Iterator[Job]:
     """A job without a launcher: the variables of torchrun, and nothing else."""
-    with _job(nodes, f"{program}-by-hand", len(names) * per_host) as job:
+    with job_of(nodes, f"{program}-by-hand", len(names) * per_host) as job:
         # On a bare host, the programs of the repository are not there.
+        for name in (program, "rank"):
+            shutil.copy(JOBS / f"{name}.py", job.folder)
         copy = job.folder / f"{program}.py"
-        copy.write_text((JOBS / f"{program}.py").read_text())
         port = next(_ports)
         for rank in range(job.world):
             variables = {
@@ -153,7 +173,7 @@ def by_hand(
 @contextmanager
 def under_mpirun(nodes: Nodes, names: Sequence[str], program: str, *words: str) -> Iterator[Job]:
     """A job of mpirun, which runs on the machine and comes to the hosts by ssh."""
-    with _job(nodes, f"{program}-mpirun", len(names)) as job:
+    with job_of(nodes, f"{program}-mpirun", len(names)) as job:
         variables = {**_variables(job), "MASTER_ADDR": names[0], "MASTER_PORT": str(next(_ports))}
         exported = [word for name, value in variables.items() for word in ("-x", f"{name}={value}")]
         command = mpirun(nodes, names, len(names), *exported, PYTHON, str(JOBS / f"{program}.py"), *words)
@@ -167,13 +187,13 @@ def under_mpirun(nodes: Nodes, names: Sequence[str], program: str, *words: str) 
         finally:
             # Asked, it ends what it has on the hosts; killed, it does not.
             job.started[0].terminate()
-            job.started[0].wait(60)
+            job.started[0].wait(DEADLINE_SECONDS)
 
 
 @contextmanager
 def under_srun(nodes: Nodes, slurm: Slurm, count: int, program: str, *words: str) -> Iterator[tuple[Job, str]]:
     """A job of srun in a batch job on ``count`` hosts, and the id of the batch job."""
-    with _job(nodes, f"{program}-srun", count) as job:
+    with job_of(nodes, f"{program}-srun", count) as job:
         variables = {**_variables(job), "MASTER_PORT": str(next(_ports))}
         lines = [f"export {name}={value}\n" for name, value in variables.items()]
         lines += ["export MASTER_ADDR=$(hostname)\n"]
@@ -189,13 +209,18 @@ def under_srun(nodes: Nodes, slurm: Slurm, count: int, program: str, *words: str
 
 
 @contextmanager
-def _job(nodes: Nodes, name: str, world: int) -> Iterator[Job]:
+def job_of(nodes: Nodes, name: str, world: int) -> Iterator[Job]:
     folder = nodes.folder / f"{name}-{next(_ports)}"
     folder.mkdir()
     job = Job(folder, nodes, world)
+    running.append(job)
     try:
         yield job
+    except BaseException:
+        evidence.keep(job.seen())
+        raise
     finally:
+        running.remove(job)
         job.end()
 
 
@@ -209,8 +234,7 @@ def _variables(job: Job) -> dict[str, str]:
 
 
 def _start(job: Job, host: Host, command: Sequence[str], **variables: str) -> None:
-    with open(job.folder / f"{host.name}.log", "ab") as log:
-        job.started.append(host.popen(command, env={**_variables(job), **variables}, stdout=log, stderr=log))
+    job.start(host, command, {**_variables(job), **variables})
 
 
 def _environment(pid: int) -> list[bytes]:

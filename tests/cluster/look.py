@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.processes import defaults_for_signals
 from support.stalls import undisturbed
 
 from .nodes import Nodes
@@ -19,7 +20,7 @@ BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
 WITHIN = 120.0
 # Seconds that a host has, where all of them must answer; and, where one of them cannot, seconds to begin with.
 PATIENT = 60.0
-HASTY = 6.0
+HASTY = 4.0
 
 
 @dataclass(frozen=True)
@@ -100,4 +101,5 @@ def start(folder: Path, *words: str, environment: Mapping[str, str] | None = Non
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=defaults_for_signals,
     )

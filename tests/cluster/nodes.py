@@ -8,6 +8,9 @@ folder stands for NFS, and Python and the repository are where they are. What a 
     with Nodes(tmp_path, 4, ssh=True, odd={"n4": Odd(bashrc="echo Welcome")}) as nodes:
         job = nodes["n1"].popen(["torchrun", ...], stdout=log)
         nodes.cut_between("n1", "n2")
+        with nodes.more({"n5": Odd(refuses=True)}):
+            ...
+        nodes.mend()
 
 Nothing outlives the ``with``, nor a run that is killed: no namespace has a name, so each lives only as long
 as its processes, and those end when the pipe from the process that made them closes. The machine sees one
@@ -33,7 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from .host import REPOSITORY, Host, Process
@@ -171,8 +174,11 @@ class Nodes:
         self.hosts: dict[str, Host] = {}
         self.link = ""
         self.address = ""
+        self._network = ""
         self._switch = 0
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
+        self._cut: set[str] = set()
+        self._cut_between: set[tuple[str, str]] = set()
         self._undo = ExitStack()
 
     def __getitem__(self, name: str) -> Host:
@@ -188,10 +194,12 @@ class Nodes:
 
     def cut(self, name: str) -> None:
         """Pull the cable of a host: packets are lost in silence, both ways."""
+        self._cut.add(name)
         self._on_switch(f"link set {self[name].name} down")
 
     def heal(self, name: str) -> None:
         """Put the cable back."""
+        self._cut.discard(name)
         self._on_switch(f"link set {self[name].name} up")
 
     def cut_between(self, one: str, other: str) -> None:
@@ -199,18 +207,51 @@ class Nodes:
 
         Each sends it to a card that nobody has. So it needs no firewall, and the rest of the network lives.
         """
+        self._cut_between.add((one, other))
         for here, there in ((one, other), (other, one)):
             self._neighbour(here, f"replace {self._address(there)} lladdr {_NOBODY} nud permanent")
 
     def heal_between(self, one: str, other: str) -> None:
+        self._cut_between -= {(one, other), (other, one)}
         for here, there in ((one, other), (other, one)):
-            self._neighbour(here, f"delete {self._address(there)}")
+            if here in self._living() | {MACHINE}:
+                self._neighbour(here, f"delete {self._address(there)}")
 
     def crash(self, name: str) -> None:
         """Take the power from a host, for good: no word to anybody, and every process gone."""
         self.cut(name)
         os.kill(self[name].pid, signal.SIGKILL)
         self._inits[name].wait(60)
+
+    def mend(self) -> None:
+        """Put back what befell the hosts that are there: cut cables, frozen processes, hidden folders, full disks."""
+        for name in self._cut & self._living():
+            self.heal(name)
+        for one, other in tuple(self._cut_between):
+            self.heal_between(one, other)
+        for name in self._living():
+            self[name].mend()
+
+    def _living(self) -> set[str]:
+        return {name for name, init in self._inits.items() if init.poll() is None}
+
+    @contextmanager
+    def more(self, odd: Mapping[str, Odd | None]) -> Iterator[None]:
+        """Add hosts for a time. They end with it, whatever has become of them; the others know them by name."""
+        taken = [name for name in odd if name in self.hosts]
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: already there")
+        try:
+            self._add({name: one or Odd() for name, one in odd.items()})
+            yield
+        finally:
+            for one, other in tuple(self._cut_between):
+                if one in odd or other in odd:
+                    self.heal_between(one, other)
+            self._end_hosts(list(odd))
+            for name in odd:
+                self._forget(name)
+            self._write_names()
 
     def __enter__(self) -> Nodes:
         _demand({**_TOOLS, **(_SSH_TOOLS if self.with_ssh else {})})
@@ -230,33 +271,53 @@ class Nodes:
         (self._rig / "init").write_text(_INIT)
         (self._rig / "enter").write_text(_ENTER)
         self._start_switch()
-        network = self._claim_network()
-        self.address = f"{network}.254"
-        for number in range(1, self.count + 1):
-            name = f"n{number}"
-            own = self.odd.get(name, Odd()).environment(self._rig)
-            self.hosts[name] = Host(name, f"{network}.{number}", self.folder, self._rig / "enter", own)
+        self._network = self._claim_network()
+        self.address = f"{self._network}.254"
         self._write_etc()
-        for host in self:
-            self.odd.get(host.name, Odd()).write(self._rig, host.name)
         if self.with_ssh:
             self._write_ssh()
         self._undo.callback(self._end_hosts)
-        for host in self:
+        names = [f"n{number}" for number in range(1, self.count + 1)]
+        self._add({name: self.odd.get(name, Odd()) for name in names})
+
+    def _add(self, odd: Mapping[str, Odd]) -> None:
+        added = []
+        for name, ways in odd.items():
+            address = f"{self._network}.{int(name.removeprefix('n'))}"
+            host = Host(name, address, self.folder, self._rig / "enter", ways.environment(self._rig))
+            self.hosts[name] = host
+            added.append(host)
+            ways.write(self._rig, name)
+            if self.with_ssh:
+                with open(self._rig / f"{name}.sshd_config", "a") as config:
+                    config.write(_SSHD_CONFIG.format(rig=self._rig))
+        self._write_names()
+        for host in added:
             self._start_host(host)
-        for name, init in self._inits.items():
-            _expect(b"mounted", init, self._rig / f"{name}.log")
-            self[name].pid = _only_child(init.pid)
+        for host in added:
+            init = self._inits[host.name]
+            _expect(b"mounted", init, self._rig / f"{host.name}.log")
+            host.pid = _only_child(init.pid)
         self._on_switch(
-            *(f"link add {host.name} type veth peer name {INTERFACE} netns {host.pid}" for host in self),
-            *(f"link set {host.name} master switch up" for host in self),
+            *(f"link add {host.name} type veth peer {_card(host)} name {INTERFACE} netns {host.pid}" for host in added),
+            *(f"link set {host.name} master switch up" for host in added),
         )
-        for init in self._inits.values():
-            init.stdin.write(b"\n")
-        for name, init in self._inits.items():
-            _expect(b"up", init, self._rig / f"{name}.log")
-        for host in self:
+        for host in added:
+            self._inits[host.name].stdin.write(b"\n")
+        for host in added:
+            _expect(b"up", self._inits[host.name], self._rig / f"{host.name}.log")
+        for host in added:
             self._await_network(host)
+
+    def _forget(self, name: str) -> None:
+        """A host that has ended leaves its name free. The kernel is late to clear its end of the cable away."""
+        delete = ["nsenter", f"--target={self._switch}", "--net", "--", "ip", "link", "delete", name]
+        subprocess.run(delete, capture_output=True, timeout=90)
+        self.hosts.pop(name, None)
+        self._inits.pop(name, None)
+        self._cut.discard(name)
+        for path in (*self._rig.glob(f"{name}.*"), self._rig / name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def _start_switch(self) -> None:
         # Not in the machine's namespace: there its firewall would judge what the hosts say to each other.
@@ -275,20 +336,22 @@ class Nodes:
         command = ["unshare", *spaces, "--", "/bin/bash", str(self._rig / "init"), *map(str, arguments)]
         self._inits[host.name] = _start_init(command, self._rig / f"{host.name}.log")
 
-    def _end_hosts(self) -> None:
+    def _end_hosts(self, names: Iterable[str] | None = None) -> None:
+        hosts = [self[name] for name in (self.hosts if names is None else names) if name in self.hosts]
+        inits = [self._inits[host.name] for host in hosts if host.name in self._inits]
         # A host has ended when all its processes are reaped, which a shell that was stopped would not do.
-        for host in self:
+        for host in hosts:
             for process in host.started:
                 if process.poll() is None:
                     os.kill(process.pid, signal.SIGCONT)
             if self._inits.get(host.name) and self._inits[host.name].poll() is None and host.pid:
                 os.kill(host.pid, signal.SIGCONT)
         # All before any is waited for: hosts end side by side.
-        for init in self._inits.values():
+        for init in inits:
             init.stdin.close()
-        for init in self._inits.values():
+        for init in inits:
             _end(init)
-        for host in self:
+        for host in hosts:
             for process in host.started:
                 process.wait(60)
 
@@ -318,9 +381,7 @@ class Nodes:
     def _write_etc(self) -> None:
         etc = self._rig / "etc"
         etc.mkdir()
-        lines = ["127.0.0.1 localhost", "::1 localhost", f"{self.address} {MACHINE}"]
-        lines += [f"{host.address} {host.name}" for host in self]
-        (etc / "hosts").write_text("\n".join(lines) + "\n")
+        (etc / "hosts").touch()
         passwd = Path("/etc/passwd").read_text()
         (etc / "passwd").write_text(re.sub(r"(?m)^(root:(?:[^:]*:){4})[^:]*", rf"\g<1>{HOME}", passwd))
         if os.path.exists("/etc/nsswitch.conf"):
@@ -333,14 +394,19 @@ class Nodes:
             keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", key, "-f", str(rig / key)]
             subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL, timeout=90)
         (rig / "known_hosts").write_text("* " + (rig / "hostkey.pub").read_text())
-        for host in self:
-            with open(rig / f"{host.name}.sshd_config", "a") as config:
-                config.write(_SSHD_CONFIG.format(rig=rig))
         (rig / "etc/ssh").mkdir()
-        hosts = (_SSH_CONFIG.format(name=host.name, address=host.address) for host in self)
-        self.ssh_config.write_text("".join(hosts) + _SSH_CONFIG_OF_ALL.format(rig=rig))
+        self.ssh_config.touch()
         # sshd without PAM refuses an account whose password is locked with "!", as root's often is.
         (rig / "etc/shadow").write_text("root:*:19000:0:99999:7:::\n")
+
+    def _write_names(self) -> None:
+        """Into the files that are there already: hosts have them mounted."""
+        lines = ["127.0.0.1 localhost", "::1 localhost", f"{self.address} {MACHINE}"]
+        lines += [f"{host.address} {host.name}" for host in self]
+        (self._rig / "etc/hosts").write_text("\n".join(lines) + "\n")
+        if self.with_ssh:
+            hosts = (_SSH_CONFIG.format(name=host.name, address=host.address) for host in self)
+            self.ssh_config.write_text("".join(hosts) + _SSH_CONFIG_OF_ALL.format(rig=self._rig))
 
     def _await_network(self, host: Host) -> None:
         """Wait for an answer from port 22: of sshd, or, where there is none, of the kernel that refuses."""
@@ -400,6 +466,11 @@ def _routes() -> Iterator[ipaddress.IPv4Network]:
             network = ipaddress.IPv4Network(route["dst"], strict=False)
             if network.prefixlen > 8:
                 yield network
+
+
+def _card(host: Host) -> str:
+    """A host that comes again under the same name has the same card: the others may know it still."""
+    return f"address 02:00:00:00:00:{int(host.name.removeprefix('n')):02x}"
 
 
 def _start_init(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -13,6 +13,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from support.processes import alive
+from support.waiting import DEADLINE_SECONDS, free_port, wait_for
+
 from .host import inherited
 from .nodes import Nodes, Process
 
@@ -62,6 +65,7 @@ class Slurm:
         self.hosts = hosts
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         self._slurmds: list[Process] = []
+        self._count = 0  # of its nodes
 
     def __enter__(self) -> Slurm:
         for tool in ("munged", "slurmctld", "slurmd", "srun"):
@@ -77,6 +81,7 @@ class Slurm:
     def _start(self) -> None:
         folder = self.folder
         nodes = self._nodes()
+        self._count = len(nodes)
         for name in ("state", *(f"spool.{node}" for node in nodes)):
             (folder / name).mkdir(parents=True)
         os.chmod(folder, 0o755)
@@ -89,8 +94,8 @@ class Slurm:
                 address=self.hosts.address if self.hosts else "127.0.0.1",
                 nodes="\n".join(f"NodeName={one} NodeAddr={at} CPUs=8 State=UNKNOWN" for one, at in nodes.items()),
                 folder=folder,
-                controller_port=_free_port(),
-                node_port=_free_port(),
+                controller_port=free_port(),
+                node_port=free_port(),
             )
         )
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
@@ -109,11 +114,24 @@ class Slurm:
                 self._slurmds.append(host.popen(["slurmd", "-D", "-f", self.environment["SLURM_CONF"]], **_QUIET))
         else:
             self._run("slurmd", "-f", self.environment["SLURM_CONF"])
-        end = time.monotonic() + 90
-        while self._run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() != str(len(nodes)):
-            if time.monotonic() > end:
-                raise RuntimeError(f"Slurm's nodes did not come up; see {folder}/*.log")
-            time.sleep(0.1)
+        self._await_idle()
+
+    def _await_idle(self) -> None:
+        def idle() -> bool:
+            return self._run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self._count)
+
+        wait_for("every node of Slurm is idle", idle)
+
+    def clear(self) -> None:
+        """End every job, and wait until all nodes are there again."""
+        for job in self._run("squeue", "-h", "-o", "%A").split():
+            self.cancel(job)
+        self._await_idle()
+
+    def seen(self) -> str:
+        """The end of what its daemons have said."""
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"-- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in logs)
 
     def _nodes(self) -> dict[str, str]:
         return {host.name: host.address for host in self.hosts} if self.hosts else {_machine(): "127.0.0.1"}
@@ -124,22 +142,17 @@ class Slurm:
         path.write_text("#!/bin/bash\n" + script)
         log = f"--output={path}.log"
         job = self._run("sbatch", "--parsable", log, f"--chdir={self.folder}", *options, str(path)).strip()
-        end = time.monotonic() + 90
-        while (state := self._run("squeue", "-h", "-j", job, "-o", "%T").strip()) != "RUNNING":
-            if time.monotonic() > end:
-                raise RuntimeError(f"Slurm's job {job} does not run but is {state!r}; see {path}.log")
-            time.sleep(0.05)
+        wait_for(f"Slurm's job {job} runs; see {path}.log", lambda: self._state(job) == "RUNNING")
         return job
+
+    def _state(self, job: str) -> str:
+        return self._run("squeue", "-h", "-j", job, "-o", "%T").strip()
 
     def cancel(self, job: str) -> None:
         """End a job, and wait until it has."""
         self._run("scancel", "--full", "--signal=KILL", job)
         self._run("scancel", job)
-        end = time.monotonic() + 90
-        while self._run("squeue", "-h", "-j", job, "-o", "%T").strip():
-            if time.monotonic() > end:
-                raise RuntimeError(f"Slurm's job {job} does not end; see {self.folder}/*.log")
-            time.sleep(0.05)
+        wait_for(f"Slurm's job {job} has ended; see {self.folder}/*.log", lambda: not self._state(job))
 
     def _run(self, *command: str) -> str:
         done = subprocess.run(
@@ -197,18 +210,12 @@ def _machine() -> str:
 
 
 def _end(pid: int) -> None:
-    end = time.monotonic() + 10
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """End a daemon, which is nobody's child: where nobody reaps it, it stays a zombie."""
+    for number, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, DEADLINE_SECONDS)):
+        until = time.monotonic() + seconds
         try:
             os.kill(pid, number)
-            while time.monotonic() < end:
-                os.kill(pid, 0)
-                time.sleep(0.05)
         except ProcessLookupError:
             return
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        while alive(pid) and time.monotonic() < until:
+            time.sleep(0.02)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.waiting import wait_for
+
+from .launch import Job, job_of
 from .nodes import INTERFACE, Nodes, Process
 
 PYTHON = sys.executable
+LAYOUT = ("n1", "n1", "n2")
 CONSOLE = str(Path(sys.executable).parent / "breakranks")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE}
 # Each stop, and each time a rank has passed one, is a file in the folder that the hosts share.
@@ -39,143 +43,133 @@ for step in range(int(sys.argv[2])):
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    with Nodes(tmp_path) as running:
+def job(nodes: Nodes) -> Iterator[Job]:
+    """A folder that n1 and n2 share; what is started there ends with the test."""
+    with job_of(nodes, "breakpoints", 4) as running:
+        (running.folder / "program.py").write_text(PROGRAM)
         yield running
+    nodes.mend()
 
 
-def by_hand(nodes: Nodes, *script: str, **environment: str) -> list[Process]:
-    """Two ranks a host, without a launcher."""
+def by_hand(job: Job, layout: Sequence[str], *script: str, **environment: str) -> list[Process]:
+    """A rank on each host of a layout, without a launcher."""
     started = []
-    for rank in range(4):
-        host = list(nodes)[rank // 2]
-        env = {**ENVIRONMENT, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
-        env |= {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), **environment}
-        with open(nodes.folder / f"{host.name}.log", "ab") as log:
-            started.append(host.popen([PYTHON, "program.py", *script], env=env, stdout=log, stderr=log))
+    for rank, name in enumerate(layout):
+        local, here = layout[:rank].count(name), layout.count(name)
+        env = {**ENVIRONMENT, "RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(len(layout))}
+        env |= {"LOCAL_WORLD_SIZE": str(here), "MASTER_ADDR": "n1", "MASTER_PORT": "29400", **environment}
+        started.append(job.start(job.nodes[name], [PYTHON, "program.py", *script], env))
     return started
 
 
-def torchrun(nodes: Nodes, *script: str) -> list[Process]:
+def torchrun(job: Job, *script: str) -> None:
     launcher = [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-id=job"]
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=n1:29400"]
-    started = []
-    for host in nodes:
-        with open(nodes.folder / f"{host.name}.log", "ab") as log:
-            command = [*launcher, *rendezvous, "program.py", *script]
-            started.append(host.popen(command, env=ENVIRONMENT, stdout=log, stderr=log))
-    return started
+    for name in ("n1", "n2"):
+        job.start(job.nodes[name], [*launcher, *rendezvous, "program.py", *script], ENVIRONMENT)
 
 
-def console(nodes: Nodes, host: str, *commands: str) -> list[dict[str, Any]]:
+def console(job: Job, host: str, *commands: str) -> list[dict[str, Any]]:
     words = [word for command in commands for word in ("-c", command)]
-    done = nodes[host].run([CONSOLE, "console", "--json", *words], timeout=120)
-    assert done.returncode == 0, (done.stdout, done.stderr, logs(nodes))
+    done = job.nodes[host].run([CONSOLE, "console", "--json", *words], timeout=120)
+    assert done.returncode == 0, (done.stdout, done.stderr)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def logs(nodes: Nodes) -> str:
-    return "\n".join((nodes.folder / f"{host.name}.log").read_text(errors="replace")[-3000:] for host in nodes)
+def logs(job: Job) -> str:
+    return "".join(path.read_text(errors="replace") for path in job.folder.glob("*.log"))
 
 
-def all_stop(nodes: Nodes, host: str, roles: dict[int, str]) -> list[dict[str, Any]]:
+def all_stop(job: Job, host: str, roles: dict[int, str]) -> list[dict[str, Any]]:
     """Wait until the ranks of a host are stopped, in these roles; what its console says of them."""
 
     def so() -> list[dict[str, Any]] | None:
-        (table,) = console(nodes, host, "ranks")
+        (table,) = console(job, host, "ranks")
         rows = [one for one in table["ranks"] if one["state"] == "stopped"]
         return rows if {one["rank"]: one["role"] for one in rows} == roles else None
 
-    return wait_for(nodes, f"{host}: {roles}", so, 120)
+    return wait_for(f"{host}: {roles}", so)
 
 
-def both_stop(nodes: Nodes) -> list[dict[str, Any]]:
-    rows = all_stop(nodes, "n1", {0: "prompt", 1: "held"})
-    return rows + all_stop(nodes, "n2", {2: "held", 3: "held"})
+def both_stop(job: Job, *there: int) -> list[dict[str, Any]]:
+    """Wait until ranks 0 and 1 on n1 are stopped, and these on n2."""
+    rows = all_stop(job, "n1", {0: "prompt", 1: "held"})
+    return rows + all_stop(job, "n2", dict.fromkeys(there or (2, 3), "held"))
 
 
-def passed(nodes: Nodes, step: int) -> list[int]:
-    return sorted(int(path.suffix[1:]) for path in nodes.folder.glob(f"passed{step}.*"))
+def passed(job: Job, step: int) -> list[int]:
+    return sorted(int(path.suffix[1:]) for path in job.folder.glob(f"passed{step}.*"))
 
 
-def all_pass(nodes: Nodes, step: int, *ranks: int, within: float = 60.0) -> None:
-    wait_for(nodes, f"{ranks} pass {step}", lambda: passed(nodes, step) == list(ranks), within)
+def all_pass(job: Job, step: int, *ranks: int) -> None:
+    wait_for(f"{ranks} pass {step}", lambda: passed(job, step) == list(ranks))
 
 
-def wait_for(nodes: Nodes, what: str, condition: Callable[[], Any], within: float) -> Any:
-    end = time.monotonic() + within
-    while not (answer := condition()):
-        assert time.monotonic() < end, f"after {within:.0f} s still not: {what}\n{logs(nodes)}"
-        time.sleep(0.05)
-    return answer
-
-
-def test_torchrun_over_two_hosts(nodes: Nodes) -> None:
-    torchrun(nodes, "torch", "3")
-    both_stop(nodes)
+def test_torchrun_over_two_hosts(job: Job) -> None:
+    torchrun(job, "torch", "3")
+    both_stop(job)
     time.sleep(1)
-    assert passed(nodes, 0) == []
-    rank, _ = console(nodes, "n1", "p rank", "go")
+    assert passed(job, 0) == []
+    rank, _ = console(job, "n1", "p rank", "go")
     assert [(one["ranks"], one["text"]) for one in rank["answers"]] == [("0", "0")]
-    all_pass(nodes, 0, 0, 1, 2, 3)
+    all_pass(job, 0, 0, 1, 2, 3)
 
     # Somebody on the other host lets its ranks go, and those alone.
-    both_stop(nodes)
-    (table,) = console(nodes, "n2", "ranks")
+    both_stop(job)
+    (table,) = console(job, "n2", "ranks")
     assert (table["absent"], {one["host"] for one in table["ranks"]}) == ("0-1", {"n2"})
-    console(nodes, "n2", "go 2-3")
-    all_pass(nodes, 1, 2, 3)
+    console(job, "n2", "go 2-3")
+    all_pass(job, 1, 2, 3)
     time.sleep(1)
-    assert passed(nodes, 1) == [2, 3]
-    console(nodes, "n1", "go")
-    all_pass(nodes, 1, 0, 1, 2, 3)
-    wait_for(nodes, "all have added", lambda: len(list(nodes.folder.glob("total1.*"))) == 4, 60)
-    assert {path.read_text() for path in nodes.folder.glob("total1.*")} == {"24"}
+    assert passed(job, 1) == [2, 3]
+    console(job, "n1", "go")
+    all_pass(job, 1, 0, 1, 2, 3)
+    wait_for("all have added", lambda: len(list(job.folder.glob("total1.*"))) == 4)
+    assert {path.read_text() for path in job.folder.glob("total1.*")} == {"24"}
 
     # The rank that all hold for dies: nobody waits for it for ever.
-    rows = both_stop(nodes)
-    assert "cannot be told" not in logs(nodes)
+    rows = both_stop(job)
+    assert "cannot be told" not in logs(job)
     (pid,) = [one["pid"] for one in rows if one["rank"] == 0]
-    nodes["n1"].run(["kill", "-9", str(pid)], check=True)
-    wait_for(nodes, "the ranks on n2 go on or end", lambda: set(passed(nodes, 2)) >= {2, 3} or ended(nodes, rows), 60)
+    job.nodes["n1"].run(["kill", "-9", str(pid)], check=True)
+    wait_for("the ranks on n2 go on or end", lambda: set(passed(job, 2)) >= {2, 3} or ended(job, rows))
 
 
-def ended(nodes: Nodes, rows: list[dict[str, Any]]) -> bool:
+def ended(job: Job, rows: list[dict[str, Any]]) -> bool:
     """Whether the processes of the ranks on n2 are gone."""
     pids = [str(one["pid"]) for one in rows if one["host"] == "n2"]
-    return nodes["n2"].run(["kill", "-0", *pids]).returncode != 0
+    return job.nodes["n2"].run(["kill", "-0", *pids]).returncode != 0
 
 
-def test_ranks_that_are_cut_off_from_the_one_they_hold_for_go_on(nodes: Nodes) -> None:
-    by_hand(nodes, "torch", "1")
-    rows = both_stop(nodes)
+def test_ranks_that_are_cut_off_from_the_one_they_hold_for_go_on(job: Job) -> None:
+    by_hand(job, LAYOUT, "torch", "1")
+    rows = both_stop(job, 2)
     time.sleep(1)
-    assert passed(nodes, 0) == []
-    nodes.cut("n2")
+    assert passed(job, 0) == []
+    job.nodes.cut("n2")
     time.sleep(1)
 
     def went() -> bool:
-        return passed(nodes, 0) == [2, 3] or ended(nodes, rows)
+        return passed(job, 0) == [2] or ended(job, rows)
 
-    done = nodes["n2"].run([CONSOLE, "console", "--json", "-c", "ranks"], timeout=120)
+    done = job.nodes["n2"].run([CONSOLE, "console", "--json", "-c", "ranks"], timeout=120)
     if not went():  # whom they hold for is gone, their own host is not
-        assert done.returncode == 0, (done.stdout, done.stderr, logs(nodes))
+        assert done.returncode == 0, (done.stdout, done.stderr)
         assert json.loads(done.stdout)["absent"] == "0-1"
-    wait_for(nodes, "the ranks on n2 go on or end", went, 120)
-    all_stop(nodes, "n1", {0: "prompt", 1: "held"})  # these have not lost each other
+    wait_for("the rank on n2 goes on or ends", went)
+    all_stop(job, "n1", {0: "prompt", 1: "held"})  # these have not lost each other
 
 
-def test_without_torch_hosts_meet_in_a_shared_folder(nodes: Nodes) -> None:
-    started = by_hand(nodes, "plain", "2", BREAKRANKS_DIR=str(nodes.folder / "meet"))
-    both_stop(nodes)
+def test_without_torch_hosts_meet_in_a_shared_folder(job: Job) -> None:
+    started = by_hand(job, LAYOUT, "plain", "2", BREAKRANKS_DIR=str(job.folder / "meet"))
+    both_stop(job, 2)
     time.sleep(1)
-    assert passed(nodes, 0) == []
-    console(nodes, "n1", "p rank", "go")
-    all_pass(nodes, 0, 0, 1, 2, 3)
+    assert passed(job, 0) == []
+    console(job, "n1", "p rank", "go")
+    all_pass(job, 0, 0, 1, 2)
 
-    both_stop(nodes)
+    both_stop(job, 2)
     started[0].kill()
-    all_pass(nodes, 1, 1, 2, 3)
-    assert [process.wait(60) for process in started] == [-9, 0, 0, 0]
-    assert "cannot be told" not in logs(nodes)
+    all_pass(job, 1, 1, 2)
+    assert [process.wait(60) for process in started] == [-9, 0, 0]
+    assert "cannot be told" not in logs(job)

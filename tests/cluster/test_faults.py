@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from support.waiting import wait_for
 
 from .host import REPOSITORY
 from .nodes import MACHINE, Nodes, Odd
@@ -32,10 +34,11 @@ SOON = "-oConnectTimeout=1"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    odd = {"n2": Odd(banner=BANNER, bashrc=BASHRC), "n3": Odd(clock=AHEAD), "n4": Odd(refuses=True)}
-    with Nodes(tmp_path_factory.mktemp("nodes"), 8, ssh=True, odd=odd) as running:
-        yield running
+def nodes(nodes: Nodes) -> Iterator[Nodes]:
+    """Those that a test harms for good are this module's own."""
+    odd = {"n9": Odd(banner=BANNER, bashrc=BASHRC), "n10": Odd(clock=AHEAD), "n4": Odd(refuses=True)}
+    with nodes.more(odd | dict.fromkeys(("n5", "n6", "n7", "n8"))):
+        yield nodes
 
 
 def pythons(nodes: Nodes, name: str) -> list[str]:
@@ -55,20 +58,20 @@ def test_hosts_without_oddities_are_quiet_and_right_in_time(nodes: Nodes) -> Non
 
 
 def test_a_login_shell_that_prints(nodes: Nodes) -> None:
-    done = ssh(nodes, "n2", "echo here; echo $HOME")
-    assert done.stdout == "Welcome to n2\nYou have mail. here\n/run/home\n"
+    done = ssh(nodes, "n9", "echo here; echo $HOME")
+    assert done.stdout == "Welcome to n9\nYou have mail. here\n/run/home\n"
     assert BANNER in done.stderr
 
 
 def test_a_clock_that_is_ahead(nodes: Nodes) -> None:
     program = "import time, datetime; print(int(time.time()), int(datetime.datetime.now().timestamp()))"
     began = time.time()
-    seen = [*ssh(nodes, "n3", "date +%s").stdout.split(), *ssh(nodes, "n3", f"python3 -c '{program}'").stdout.split()]
-    seen += nodes["n3"].run(["date", "+%s"]).stdout.split()
+    seen = [*ssh(nodes, "n10", "date +%s").stdout.split(), *ssh(nodes, "n10", f"python3 -c '{program}'").stdout.split()]
+    seen += nodes["n10"].run(["date", "+%s"]).stdout.split()
     assert len(seen) == 4
     assert all(began - 1 <= int(one) - AHEAD <= time.time() + 1 for one in seen)
     began = time.monotonic()
-    counted = ssh(nodes, "n3", "python3 -c 'import time; print(int(time.monotonic()))'").stdout
+    counted = ssh(nodes, "n10", "python3 -c 'import time; print(int(time.monotonic()))'").stdout
     assert began - 1 <= int(counted) <= time.monotonic() + 1
 
 
@@ -106,7 +109,7 @@ def test_what_is_sent_over_a_partial_cut_waits_and_arrives_when_it_heals(nodes: 
         nodes.cut_between("n5", "n6")
         cat.stdin.write(b"two\n")
         cat.stdin.flush()
-        wait_for(lambda: unanswered(nodes, "n5", nodes["n6"].address) > 1)
+        wait_for("it is sent again", lambda: unanswered(nodes, "n5", nodes["n6"].address) > 1)
         assert cat.poll() is None
         nodes.heal_between("n5", "n6")
         assert cat.stdout.readline() == b"two\n"
@@ -189,19 +192,19 @@ def test_refusing_and_crashing(nodes: Nodes) -> None:
 
 
 def test_what_is_on_a_host(nodes: Nodes) -> None:
-    before = (nodes["n1"].processes(), nodes["n1"].listeners(), nodes["n1"].files())
+    before = (nodes["n9"].processes(), nodes["n9"].listeners(), nodes["n9"].files())
     assert {one.rpartition(":")[2] for one in before[1]} == {"0016"}
-    with nodes["n1"].popen(
+    with nodes["n9"].popen(
         ["python3", "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         process.stdout.readline()
-        (new,) = nodes["n1"].processes().keys() - before[0].keys()
+        (new,) = nodes["n9"].processes().keys() - before[0].keys()
         assert new == process.pid_here
-        assert {one.rpartition(":")[2] for one in nodes["n1"].listeners() - before[1]} == {f"{7000:04X}"}
-        assert nodes["n1"].files() - before[2] == {"/dev/shm/new"}
+        assert {one.rpartition(":")[2] for one in nodes["n9"].listeners() - before[1]} == {f"{7000:04X}"}
+        assert nodes["n9"].files() - before[2] == {"/dev/shm/new"}
         process.stdin.close()
-    nodes["n1"].run(["rm", "/dev/shm/new"], check=True)
-    assert (nodes["n1"].processes(), nodes["n1"].listeners(), nodes["n1"].files()) == before
+    nodes["n9"].run(["rm", "/dev/shm/new"], check=True)
+    assert (nodes["n9"].processes(), nodes["n9"].listeners(), nodes["n9"].files()) == before
 
 
 def unanswered(nodes: Nodes, name: str, address: str) -> int:
@@ -210,10 +213,3 @@ def unanswered(nodes: Nodes, name: str, address: str) -> int:
     with open(f"/proc/{nodes[name].pid}/net/tcp") as file:
         rows = [line.split() for line in file.readlines()[1:]]
     return max((int(row[6], 16) for row in rows if row[2].startswith(wanted)), default=0)
-
-
-def wait_for(condition: Callable[[], bool], within: float = 60.0) -> None:
-    end = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .nodes import INTERFACE, Host, Nodes
+from support.processes import alive
+from support.waiting import wait_for
+
+from .nodes import INTERFACE, Host, Nodes, Odd
+from .transports import ssh
 
 PYTHON = sys.executable
 NAMESPACES = ("net", "uts", "ipc", "mnt", "pid")
@@ -33,17 +36,6 @@ import socket, sys
 socket.create_connection((sys.argv[1], 7000), timeout=float(sys.argv[2])).close()
 """
 
-ALL_REDUCE = """
-import os, socket, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([2 ** dist.get_rank()])
-dist.all_reduce(total)
-host = socket.gethostname()
-with open(f"rank{dist.get_rank()}", "w") as file:
-    print(host, os.environ["LOCAL_RANK"], int(total), file=file)
-dist.destroy_process_group()
-"""
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -53,12 +45,6 @@ with Nodes(Path(sys.argv[1]), ssh=True) as nodes:
     print(nodes.link, process.pid_here, process.pid, *(host.pid for host in nodes), nodes._switch, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    with Nodes(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture
@@ -103,26 +89,10 @@ def links() -> set[str]:
     return set(os.listdir("/sys/class/net"))
 
 
-def alive(pid: int) -> bool:
-    """Whether a process still runs; one that only waits to be reaped does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_hosts_are_apart_and_share_one_folder(nodes: Nodes) -> None:
     n1, n2 = nodes["n1"], nodes["n2"]
 
-    assert [host.run(["hostname"]).stdout for host in nodes] == ["n1\n", "n2\n"]
+    assert [host.run(["hostname"]).stdout for host in nodes] == ["n1\n", "n2\n", "n3\n"]
     assert not namespaces([n1.pid]) & namespaces([n2.pid])
     assert not namespaces([n1.pid]) & namespaces([os.getpid()])
     for private in ("/tmp", "/dev/shm", "/run"):
@@ -187,14 +157,14 @@ def test_a_process_ends_with_the_shell_that_waits_for_it(nodes: Nodes, adopts_or
     os.kill(process.pid, signal.SIGKILL)
     process.wait(60)
 
-    wait_for(lambda: not alive(here))
+    wait_for("its end", lambda: not alive(here))
     _, status = os.waitpid(here, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
 def test_orphans_are_reaped(nodes: Nodes) -> None:
     orphan = int(nodes["n1"].run(["sh", "-c", "sleep 0.1 >/dev/null 2>&1 & echo $!"]).stdout)
-    wait_for(lambda: nodes["n1"].run(["test", "-e", f"/proc/{orphan}"]).returncode == 1)
+    wait_for("its end", lambda: nodes["n1"].run(["test", "-e", f"/proc/{orphan}"]).returncode == 1)
 
 
 def test_a_stopped_process_goes_on(nodes: Nodes) -> None:
@@ -251,7 +221,7 @@ def test_nothing_is_left_behind_by_a_run_that_is_killed(tmp_path: Path) -> None:
     assert program.returncode == -signal.SIGKILL
     link, *pids = out.split()
     assert len(pids) == 5
-    wait_for(lambda: link not in links() and not any(alive(int(pid)) for pid in pids))
+    wait_for("the end of the rig", lambda: link not in links() and not any(alive(int(pid)) for pid in pids))
 
 
 def test_two_rigs_at_once(nodes: Nodes, tmp_path: Path) -> None:
@@ -273,29 +243,40 @@ def test_without_root_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         pass
 
 
-def test_ssh_from_outside_and_between_hosts(tmp_path: Path) -> None:
-    with Nodes(tmp_path, ssh=True) as nodes:
-        outside = subprocess.run(
-            ["ssh", "-F", nodes.ssh_config, "n2", "hostname"], capture_output=True, text=True, timeout=90
-        )
-        assert (outside.stdout, outside.stderr, outside.returncode) == ("n2\n", "", 0)
-        inside = nodes["n1"].run(["ssh", "n2", "hostname; exit 7"], timeout=90)
-        assert (inside.stdout, inside.stderr, inside.returncode) == ("n2\n", "", 7)
+def test_ssh_from_outside_and_between_hosts(nodes: Nodes) -> None:
+    outside = ssh(nodes, "n3", "hostname")
+    assert (outside.stdout, outside.stderr, outside.returncode) == ("n3\n", "", 0)
+    inside = nodes["n1"].run(["ssh", "n3", "hostname; exit 7"], timeout=90)
+    assert (inside.stdout, inside.stderr, inside.returncode) == ("n3\n", "", 7)
 
 
-def test_a_job_of_torchrun_over_two_hosts(nodes: Nodes) -> None:
-    (nodes.folder / "program.py").write_text(ALL_REDUCE)
-    launcher = [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-id=job"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=n1:29400"]
-    environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE}
+def test_hosts_that_are_added_for_a_time(nodes: Nodes) -> None:
+    before = set(links()), [host.name for host in nodes]
+    with nodes.more({"n11": None, "n12": Odd(bashrc="echo Welcome\n")}):
+        pids = [nodes[name].pid for name in ("n11", "n12")]
+        assert ssh(nodes, "n12", "hostname").stdout == "Welcome\nn12\n"
+        assert nodes["n1"].run(["ssh", "n11", "hostname"], timeout=90).stdout == "n11\n"
+        assert nodes["n11"].run(["ssh", "n1", "hostname"], timeout=90).stdout == "n1\n"
+        nodes.cut_between("n1", "n11")
+        nodes.crash("n12")
+    assert not any(map(alive, pids))
+    assert before == (set(links()), [host.name for host in nodes])
+    with nodes.more({"n11": None, "n12": None}):  # the names are free again, and nothing is cut
+        assert ssh(nodes, "n11", "ssh n1 hostname").stdout == "n1\n"
+        assert ssh(nodes, "n12", "hostname").stdout == "n12\n"
 
-    jobs = []
-    for host in nodes:
-        with open(nodes.folder / f"{host.name}.log", "wb") as log:
-            command = [*launcher, *rendezvous, "program.py"]
-            jobs.append(host.popen(command, env=environment, stdout=log, stderr=log))
-    codes = [job.wait(120) for job in jobs]
 
-    assert codes == [0, 0], [(nodes.folder / f"{host.name}.log").read_text()[-3000:] for host in nodes]
-    lines = sorted((nodes.folder / f"rank{rank}").read_text().split() for rank in range(4))
-    assert lines == [["n1", "0", "15"], ["n1", "1", "15"], ["n2", "0", "15"], ["n2", "1", "15"]]
+def test_what_befell_a_host_is_put_back(nodes: Nodes) -> None:
+    repository = Path(__file__).resolve().parents[2]
+    n3 = nodes["n3"]
+    n3.hide_breakranks()
+    n3.fill("/tmp", "/dev/shm")
+    n3.freeze()
+    nodes.cut("n3")
+    nodes.cut_between("n1", "n2")
+    nodes.mend()
+    assert n3.run([PYTHON, "-c", "import breakranks, msgspec"]).returncode == 0
+    assert n3.run(["ls", repository / "src/breakranks"]).returncode == 0
+    assert n3.run(["sh", "-c", "echo x >/tmp/x && echo x >/dev/shm/x && rm /tmp/x /dev/shm/x"]).returncode == 0
+    assert nodes["n1"].run(["ssh", "n3", "hostname"], timeout=90).stdout == "n3\n"
+    assert nodes["n1"].run(["ssh", "n2", "hostname"], timeout=90).stdout == "Welcome to n2\nn2\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,27 +12,28 @@ import pytest
 from ClusterShell.NodeSet import NodeSet
 
 from breakranks.rankset import RankSet
+from support.waiting import wait_for
 
-from .launch import Job, torchrun
+from .launch import Job, by_hand
 from .look import HASTY, PATIENT, Looker, Seen, breakranks, by_ssh
 from .nodes import Nodes
 from .watch import leaves_nothing
 
 AGENT = re.compile(r"-c .*breakranks|breakranks.*agent")
 OF_RANKS = "/tmp/breakranks-0"
-LONGEST_STALL = 16.0  # seconds: of what cannot be done again
+LONGEST_STALL = 10.0  # seconds: of what cannot be done again
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), 4, ssh=True) as running:
-        yield running
+def nodes(nodes: Nodes) -> Iterator[Nodes]:
+    with nodes.more({"n4": None}):
+        yield nodes
 
 
 @pytest.fixture(scope="module")
 def job(nodes: Nodes) -> Iterator[Job]:
     """Rank 0 to 3 on n1 to n4. Tests mend what they break; those that cannot are the last ones."""
-    with torchrun(nodes, ["n1", "n2", "n3", "n4"], "steady") as running:
+    with by_hand(nodes, ["n1", "n2", "n3", "n4"], "steady") as running:
         yield running
 
 
@@ -60,10 +60,7 @@ def lost(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def wait_for_agents(nodes: Nodes, names: list[str]) -> None:
-    end = time.monotonic() + 60
-    while not all(any(map(AGENT.search, nodes[name].processes().values())) for name in names):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_for("agents", lambda: all(any(map(AGENT.search, nodes[name].processes().values())) for name in names))
 
 
 def test_a_healthy_job_has_no_verdict(look: Looker, job: Job, nodes: Nodes) -> None:

@@ -19,9 +19,9 @@ DEADLINES = (8.0, 40.0)
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), COUNT, ssh=True) as running:
-        yield running
+def nodes(nodes: Nodes) -> Iterator[Nodes]:
+    with nodes.more({f"n{number}": None for number in range(len(nodes.hosts) + 1, COUNT + 1)}):
+        yield nodes
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from ClusterShell.NodeSet import NodeSet
 
 from . import commands
+from .here import run_here
 from .launch import Job, by_hand, under_mpirun
 from .look import Looker
 from .nodes import MACHINE, Nodes, Odd
@@ -24,10 +25,9 @@ WAYS = ("mpi", "pdsh", "exec")
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    odd = {"n2": Odd(bashrc='echo "Welcome to $(hostname)"\n'), "n4": Odd(refuses=True)}
-    with Nodes(tmp_path_factory.mktemp("nodes"), 6, ssh=True, odd=odd) as running:
-        yield running
+def nodes(nodes: Nodes) -> Iterator[Nodes]:
+    with nodes.more({"n4": Odd(refuses=True), "n5": None, "n6": None}):
+        yield nodes
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,11 @@ def test_console(way: str, nodes: Nodes) -> None:
     """The first one: once ranks of another job have been attached to, a console asks which job is meant."""
     with under_mpirun(nodes, ["n1", "n2"], "stops") as job:
         commands.console(by(way, nodes, "n1", "n2"), job)
+
+
+def test_the_job_stands_where_it_says(job: Job) -> None:
+    waits, *_, late = job.functions()
+    assert ("all_reduce" in waits, late) == (True, "load_batch train <module>")
 
 
 # A command of one's own that is ssh goes as ssh: does, where all of them are tried.
@@ -113,10 +118,13 @@ def test_a_hostfile_as_people_write_them(nodes: Nodes, job: Job, tmp_path: Path)
     "host", ["-oProxyCommand=touch${IFS}x", "$(touch x)", "`touch x`", "n1;touch x", "n1 && touch x", "'; touch x; '"]
 )
 @pytest.mark.parametrize("template", ["sh -c 'true {host}' ", "ssh -F {config} {host} {command}", "echo {host}"])
-def test_hostile_names_reach_no_shell(template: str, host: str, nodes: Nodes, tmp_path: Path) -> None:
+def test_hostile_names_reach_no_shell(
+    template: str, host: str, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrapper = template.replace("{config}", shlex.quote(str(nodes.ssh_config)))
-    look = Looker(tmp_path, (f"exec:{wrapper}@{host}",), {})
-    seen = look("stacks", "--deadline", "3")
+    monkeypatch.chdir(tmp_path)
+    seen = run_here(["stacks", f"exec:{wrapper}@{host}", "--deadline", "3"])
     assert seen.status == 2, seen
+    assert "unexpected" not in seen.err and "Traceback" not in seen.err, seen
     assert os.listdir(tmp_path) == []
     assert not (nodes.folder / "x").exists()

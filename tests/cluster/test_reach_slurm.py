@@ -1,4 +1,4 @@
-"""Every command from a login node of Slurm, at a job of srun on three hosts."""
+"""Every command from a login node of Slurm, at a job of srun on three hosts; ssh alone would not find them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,6 @@ OF_RANKS = "/tmp/breakranks-0"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), 4) as running:  # no sshd: srun is the only way in
-        yield running
-
-
-@pytest.fixture(scope="module")
-def slurm(nodes: Nodes) -> Iterator[Slurm]:
-    with Slurm(nodes.folder / "slurm", nodes) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def running(nodes: Nodes, slurm: Slurm) -> Iterator[tuple[Job, str]]:
     with under_srun(nodes, slurm, 3, "straggler", str(commands.LATE)) as found:
         yield found
@@ -50,6 +38,11 @@ def look(running: tuple[Job, str], nodes: Nodes, slurm: Slurm) -> Looker:
 
 def by_slurm(nodes: Nodes, slurm: Slurm, job: str) -> Looker:
     return Looker(nodes.folder, (f"slurm:{job}",), slurm.environment)
+
+
+def test_the_job_stands_where_it_says(job: Job) -> None:
+    waits, *_, late = job.functions()
+    assert ("all_reduce" in waits, late) == (True, "load_batch train <module>")
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,10 @@ from typing import Any
 import pytest
 from ClusterShell.NodeSet import NodeSet
 
+from support.waiting import wait_for
+
 from . import commands
+from .here import run_here
 from .launch import Job, by_hand, torchrun
 from .look import Looker, breakranks, by_ssh
 from .nodes import MACHINE, Host, Nodes, Odd
@@ -26,14 +28,16 @@ OF_RANKS = "/tmp/breakranks-0"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+def nodes(nodes: Nodes) -> Iterator[Nodes]:
     odd = {
         "n4": Odd(banner="Property of the University.\n", bashrc=BASHRC),
+        "n5": Odd(),
         "n6": Odd(clock=AHEAD),
         "n7": Odd(refuses=True),
+        "n8": Odd(),
     }
-    with Nodes(tmp_path_factory.mktemp("nodes"), 8, ssh=True, odd=odd) as running:
-        yield running
+    with nodes.more(odd):
+        yield nodes
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,12 @@ def plain(nodes: Nodes) -> Iterator[Job]:
 @pytest.fixture
 def look(nodes: Nodes) -> Looker:
     return by_ssh(nodes, "n[1-3]")
+
+
+def test_the_job_stands_where_it_says(job: Job) -> None:
+    assert {rank: host.name for rank, (host, _) in job.ranks.items()} == {0: "n1", 1: "n2", 2: "n3"}
+    waits, *_, late = job.functions()
+    assert ("all_reduce" in waits, late) == (True, "load_batch train <module>")
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS)
@@ -93,7 +103,7 @@ def test_looking_from_outside_leaves_nothing_and_opens_no_port(look: Looker, nod
         own = {pid for host, pid in job.ranks.values()}
         return found | {"agent" for host in hosts for text in host.processes().values() if agents.search(text) and own}
 
-    job.wait_for(lambda: "agent" not in watch(), "the agents of earlier looks to end", 60)
+    wait_for("the agents of earlier looks have ended", lambda: "agent" not in watch())
     before = watch()
     with leaves_nothing(nodes), seen_meanwhile(watch) as seen:
         look("why", "--no-inject", status=1)
@@ -170,11 +180,9 @@ def test_agents_end_with_their_controller(nodes: Nodes, job: Job, plain: Job, nu
     key = by_ssh(nodes, "n[1-3]")("ps", "--json").json["jobs"][0]["key"]
     with leaves_nothing(nodes, but=OF_RANKS):
         process = by_ssh(nodes, "n[1-5]").start("top", "--job", key)
-        end = time.monotonic() + 60
         try:
-            while not running() or not sent(nodes["n5"]):
-                assert time.monotonic() < end and process.poll() is None
-                time.sleep(0.05)
+            wait_for("agents on all hosts", lambda: process.poll() is not None or (running() and sent(nodes["n5"])))
+            assert process.poll() is None
             os.kill(process.pid, number)
             process.communicate(timeout=60)
         finally:
@@ -230,10 +238,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("target", HOSTILE)
-def test_hostile_names_do_nothing(target: str, tmp_path: Path, nodes: Nodes) -> None:
+def test_hostile_names_do_nothing(target: str, tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hostile").write_text("-oProxyCommand=touch${IFS}x slots=2\n$(touch x)\n`touch x`\n")
-    seen = breakranks(tmp_path, "stacks", target, f"--ssh-config={nodes.ssh_config}")
+    monkeypatch.chdir(tmp_path)
+    seen = run_here(["stacks", target, f"--ssh-config={nodes.ssh_config}"])
     assert seen.status == 2, seen
+    assert "unexpected" not in seen.err and "Traceback" not in seen.err, seen
     assert sorted(os.listdir(tmp_path)) == ["hostile"]
-    assert not [name for name in os.listdir(nodes.folder) if name == "x"]
-    assert all(host.run(["ls", Path.home() / "x", "/run/home/x", f"{nodes.folder}/x"]).stdout == "" for host in nodes)
+    places = (Path.home() / "x", "/run/home/x", f"{nodes.folder}/x")
+    assert not any(os.path.lexists(f"/proc/{host.pid}/root{path}") for host in nodes for path in places)

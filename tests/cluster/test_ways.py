@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from breakranks.reach.ways import Carrier, Options, Plan, diagnose, plan, slurm
 from breakranks.reach.ways.pdsh import ssh_words
 from cluster.nodes import Nodes
 from cluster.slurm import Slurm
+from support.waiting import wait_for
 
 NONCE = "0123456789abcdef"
 STRANGE = ("a  b", "*", "$HOME", "`id`", "%h %n %%", "é!", "'\"\\", "")
@@ -54,14 +54,6 @@ def agent(count: int = 0, size: int = 900) -> Callable[[int], tuple[str, ...]]:
 
 def shell(command: str) -> Callable[[int], tuple[str, ...]]:
     return lambda piece: ("sh", "-c", command)
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with tempfile.TemporaryDirectory(prefix="ways-") as folder:
-        os.chmod(folder, 0o755)  # a job of another user has its files there
-        with Nodes(Path(folder), 3, ssh=True) as running:
-            yield running
 
 
 @pytest.fixture
@@ -127,13 +119,6 @@ def outcome(carrier: Carrier) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def runs(nodes: Nodes, host: str, pid: object) -> bool:
     return nodes[host].run(["test", "-d", f"/proc/{pid}"]).returncode == 0
 
@@ -160,7 +145,7 @@ def check_conversation(made: Plan, nodes: Nodes, size: int, *, heard: int = 30) 
             for line in sent:
                 assert one.hear()["sum"] == summed(line)
             one.process.kill()
-            wait_for(lambda: not runs(nodes, carrier.hosts[0], first["pid"]))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, carrier.hosts[0], first["pid"]))  # noqa: B023
 
 
 # --- ssh, and templates ------------------------------------------------------------------------------
@@ -319,7 +304,7 @@ def test_mpirun(nodes: Nodes, options: Options, tmp_path: Path, monkeypatch: pyt
             one.send(b"".join(line + b"\n" for line in sent))
             assert [one.hear()["sum"] for _ in sent] == [summed(line) for line in sent]
             one.process.kill()
-            wait_for(lambda: not runs(nodes, name, first["pid"]))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, name, first["pid"]))  # noqa: B023
 
 
 def test_what_mpirun_says(options: Options, tmp_path: Path) -> None:
@@ -344,23 +329,18 @@ def test_an_mpirun_that_does_not_work(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- Slurm -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster(nodes: Nodes) -> Iterator[Slurm]:
-    with Slurm(nodes.folder / "slurm", nodes) as running:
-        yield running
-
-
 @pytest.fixture
-def site(cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    for name, value in cluster.environment.items():
+def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    running: Slurm = request.getfixturevalue("slurm")
+    for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
-    return cluster
+    return running
 
 
 @pytest.fixture
 def job(site: Slurm) -> Iterator[str]:
     number = site.submit("srun --nodes=2 --ntasks=2 sleep 600 & wait\n", "--nodes=3", "--ntasks=24", "--exclusive")
-    wait_for(lambda: f"{number}.0" in site._run("squeue", "-h", "-s", "-j", number, "-o", "%i").split())
+    wait_for("the step", lambda: f"{number}.0" in site._run("squeue", "-h", "-s", "-j", number, "-o", "%i").split())
     yield number
     site.cancel(number)
 
@@ -408,7 +388,7 @@ def test_nodes_that_share_an_srun(nodes: Nodes, options: Options, job: str, monk
         assert all(found == [summed(line) for line in sent] for found in sums.values())
         one.process.kill()
         for host, pid in pids.items():
-            wait_for(lambda: not runs(nodes, host, pid))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, host, pid))  # noqa: B023
 
 
 def test_a_node_that_slurm_has_given_up_does_not_hold_the_others_back(options: Options, site: Slurm) -> None:

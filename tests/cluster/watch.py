@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from support.waiting import wait_for
 
 from .nodes import Host, Nodes
 
@@ -23,7 +24,7 @@ def up(nodes: Nodes) -> list[Host]:
 
 
 @contextmanager
-def leaves_nothing(nodes: Nodes, *, files: bool = True, but: str = "", within: float = 60.0) -> Iterator[None]:
+def leaves_nothing(nodes: Nodes, *, files: bool = True, but: str = "") -> Iterator[None]:
     """No process, and no file in what a host has for itself, is left afterwards that was not there before.
 
     It may take a moment: a session of sshd ends after its command. Files whose path begins with ``but`` are left out.
@@ -44,10 +45,16 @@ def leaves_nothing(nodes: Nodes, *, files: bool = True, but: str = "", within: f
                 found[host.name] = more
         return found
 
-    end = time.monotonic() + within
-    while more := left():
-        assert time.monotonic() < end, f"left behind: {more}"
-        time.sleep(0.05)
+    def none() -> bool:
+        nonlocal more
+        more = left()
+        return not more
+
+    more: dict[str, list[str]] = {}
+    try:
+        wait_for("nothing is left behind", none)
+    except AssertionError:
+        raise AssertionError(f"left behind: {more}") from None
 
 
 @contextmanager

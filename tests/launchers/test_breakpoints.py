@@ -356,10 +356,9 @@ def test_plain_processes(job: Job) -> None:
     assert os.listdir(job.agents) in ([], ["print.lock"])
 
 
-def test_srun(job: Job) -> None:
-    with Slurm(job.folder / "slurm") as slurm:
-        job.start("srun", "--overlap", "-n3", PYTHON, PLAIN, "steps", env=slurm.environment)
-        stop_three_times(job, 3)
+def test_srun(job: Job, slurm: Slurm) -> None:
+    job.start("srun", "--overlap", "-n3", PYTHON, PLAIN, "steps", env=slurm.environment)
+    stop_three_times(job, 3)
 
 
 def test_mpirun(job: Job) -> None:

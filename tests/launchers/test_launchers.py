@@ -40,12 +40,6 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    with Slurm(tmp_path_factory.mktemp("slurm") / "rig") as rig:
-        yield rig
-
-
 def torchrun(launch: Launch, port: int, *options: str, ranks: int = 2, script: tuple[str, ...] = ()) -> None:
     launch.start(
         TORCHRUN, f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1", f"--master-port={port}", *options,

@@ -161,11 +161,17 @@ class Fleet:
         self._closing = True
         self._later(lambda: None)
         self._thread.join(10.0)
+        if self._wake >= 0 and not self._thread.is_alive():
+            self._selector.close()
+            os.close(self._awake)
+            os.close(self._wake)
+            self._wake = -1
 
     def _later(self, do: Callable[[], None]) -> None:
         """In the thread of the lines."""
-        self._todo.append(do)
-        os.write(self._wake, b".")
+        if self._wake >= 0:
+            self._todo.append(do)
+            os.write(self._wake, b".")
 
     # ---- the thread of the lines
 
