@@ -450,8 +450,15 @@ def forked(console: Console) -> None:
     console.command(f"b armed_program.py:{line_of('added')} if os.getpid() != {os.getpid()}")
     console.command("catch ZeroDivisionError")
     found: list[int] = []
-    thread = started(lambda: found.append(forking()), "forking")
-    thread.join(PATIENCE)
+    known = armed.engine(console.agent)
+    with (
+        known.lock,
+        armed._making,
+        console.agent.seat.changed,
+        console.agent.wire._guard,
+    ):  # which nobody has in a child
+        thread = started(lambda: found.append(forking()), "forking")
+        thread.join(PATIENCE)
     show(child=found)
     armed.disarm(console.agent)
 

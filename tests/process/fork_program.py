@@ -135,8 +135,20 @@ def spins():
         time.sleep(0.0005)
 
 
+def tells():
+    """Says how many children there were, whenever it is asked to: for scripts/fork-stress."""
+    while not ended():
+        if os.access(f"{FOLDER}/tell", os.F_OK):
+            os.unlink(f"{FOLDER}/tell")
+            with open(f"{FOLDER}/count.part", "w") as file:
+                file.write(str(count))
+            os.rename(f"{FOLDER}/count.part", f"{FOLDER}/count")
+        time.sleep(0.02)
+
+
 def forks():
     threading.Thread(target=spins, name="spinner", daemon=True).start()
+    threading.Thread(target=tells, name="teller", daemon=True).start()
     ready()
     while not ended():
         time.sleep(0.001)
@@ -144,6 +156,17 @@ def forks():
         by_pty()
         by_subprocess()
         by_multiprocessing()
+
+
+def each():
+    """Every way once, when it is told to."""
+    ready()
+    while not os.access(f"{FOLDER}/now", os.F_OK):
+        time.sleep(0.001)
+    by_fork()
+    by_pty()
+    by_subprocess()
+    by_multiprocessing()
 
 
 def calls():
@@ -189,13 +212,13 @@ def evaluates():
 def imports():
     """A thread imports a module, which takes until somebody else waits for it, and then needs another one."""
     sys.path.insert(0, FOLDER)
-    with open(f"{FOLDER}/selectors.py", "w") as file:
+    with open(f"{FOLDER}/hashlib.py", "w") as file:
         file.write(SLOW)
-    threading.Thread(target=__import__, args=("selectors",), daemon=True).start()
+    threading.Thread(target=__import__, args=("hashlib",), daemon=True).start()
     ready()
     while not ended():
         time.sleep(0.001)
-    __import__("selectors").DefaultSelector().close()
+    __import__("hashlib").sha256()
 
 
 SLOW = """
@@ -203,7 +226,7 @@ import os, sys, time
 while not sys.modules["_frozen_importlib"]._blocking_on:
     time.sleep(0.001)
 import this_is_not_there_yet
-path = os.path.join(os.path.dirname(os.__file__), "selectors.py")
+path = os.path.join(os.path.dirname(os.__file__), "hashlib.py")
 exec(compile(open(path).read(), path, "exec"))
 """
 

@@ -51,13 +51,12 @@ def line(mark: str) -> str:
 @everywhere
 def test_a_rank_that_is_stepped_over_a_fork(place: Place, python: str) -> None:
     """WHEN a thread is stepped over the line that forks THEN it stops after it, and the child does not."""
-    target = started(place, "forks", python)
     for step in ("n", "s"):
+        target = started(place, "each", python)
         commands = [command for way in WAYS for command in (f"tbreak {line(way)}", "c", step)]
-        shown = attach(place, target, *commands, "go")
+        shown = attach(place, target, "p ready('now')", *commands, "go")
         assert all(f"{way}()\n-> if pid == 0:" in shown for way in ("by_fork", "by_pty")), shown
-        target.left()
-    target.ends()
+        target.ends()
 
 
 @either

@@ -126,10 +126,10 @@ def present() -> Agent | None:
 def attach(me: identity.Me, leaving: Leaving, guest: dict[str, Any]) -> Agent:
     """Start the agent because somebody has come, not because the job called; it goes when they have gone."""
     global _agent
-    from breakranks.inside.rank.agent import Agent
-
     forks.begin(_forked)
     with forks.Paused(), _starting:
+        from breakranks.inside.rank.agent import Agent
+
         if _agent is None:
             made = Agent(me, leaving, guest)
             made.start()

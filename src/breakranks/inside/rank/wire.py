@@ -157,9 +157,9 @@ class Wire:
 
     def _drop(self, client: Client) -> None:
         if client in self.clients:
-            self.clients.remove(client)
             self._selector.unregister(client.connection)
             client.connection.close()
+            self.clients.remove(client)  # last: a forked child closes what is here
             self._gone(client)
 
 
