@@ -18,11 +18,14 @@ _ONE = 5.0  # seconds for one process
 
 
 class PythonThread(NamedTuple):
+    """``running``: it was on a CPU, or ready for one, when its stack was read."""
+
     tid: int
     name: str
     gil: bool
     frames: tuple[Frame, ...]
     hints: dict[str, str]
+    running: bool = False
 
 
 class PythonStacks(NamedTuple):
@@ -114,6 +117,7 @@ def parse(text: bytes) -> tuple[PythonThread, ...]:
                 bool(thread["owns_gil"]),
                 tuple(frames),
                 kept,
+                bool(thread.get("active")),
             )
         )
     return tuple(threads)
