@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_an_agent_is_not_what_its_rank_does(place: Place) -> None:
-    """GIVEN a program that waits for a lock, and a console on it THEN it waits for its lock, and has no other thread."""
+    """GIVEN a program that waits for a lock, and a console on it THEN it waits for its lock, in two threads."""
     target = Target(place, "lock")
     console = place.terminal(words_of(target, (), ()))
     console.prompt()

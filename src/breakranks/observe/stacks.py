@@ -149,6 +149,6 @@ def threads_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
                 check=False,
             )
             threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout or b"[]")
-        except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError):
+        except (subprocess.TimeoutExpired, OSError, ValueError, msgspec.MsgspecError):
             return None
     return threads
