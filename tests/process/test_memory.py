@@ -98,7 +98,7 @@ def test_a_process_that_ends_while_its_python_is_read(process: subprocess.Popen[
         _end(process)
         with pytest.raises(ProcessLookupError):
             target._version(python, memory)
-        with pytest.raises(ProcessLookupError):
-            target._cave(pid, [python], memory)
+        with pytest.raises(Gone):
+            target._read_or_gone(pid, maps, memory)
     with pytest.raises(Gone):
         target.read(pid)

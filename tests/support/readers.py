@@ -106,15 +106,21 @@ def _looked_at(snapshot: Snapshot) -> None:
 
 @cache
 def _snapshots() -> tuple[bytes, ...]:
-    from breakranks.reach.dumps import load
     from unit import test_agents, test_explain_inside, test_file
 
     folders = ("healthy", "missing", "moe", "p2p_unrecorded", "size_differs")
-    made = [test_file.example(), *(load(str(DATA / "flight" / name)) for name in folders)]
+    made = [test_file.example(), *(_of_dumps(DATA / "flight" / name) for name in folders)]
     held = test_explain_inside.held(100, 7)
     made += [test_explain_inside.with_waits(held).snapshot(), test_agents.attached().snapshot()]
     recorded = [path.read_bytes() for path in sorted(DATA.rglob("*.brk"))]
     return (*(snapshot_file.pack(one) for one in made), *recorded)
+
+
+def _of_dumps(folder: Path) -> Snapshot:
+    from breakranks.observe.recorder.folder import _read_file, files
+    from breakranks.reach.dumps import together
+
+    return together(str(folder), map(_read_file, files(str(folder))))
 
 
 def _read_snapshot(data: bytes) -> None:

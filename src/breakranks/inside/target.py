@@ -70,10 +70,20 @@ def read(pid: int) -> Target:
             raise Gone(pid) from error
         raise Refused.because(permissions.denied(pid)) from error
     with memory:
+        return _read_or_gone(pid, maps, memory)
+
+
+def _read_or_gone(pid: int, maps: Maps, memory: Memory) -> Target:
+    try:
         try:
             return _read(pid, maps, memory)
-        except ProcessLookupError as error:
-            raise Gone(pid) from error
+        except Refused:
+            # What is missing may be missing because the process has ended meanwhile: is its memory still there?
+            if maps.mappings:
+                memory.read(maps.mappings[0].start, 1)
+            raise
+    except ProcessLookupError as error:
+        raise Gone(pid) from error
 
 
 def _read(pid: int, maps: Maps, memory: Memory) -> Target:
