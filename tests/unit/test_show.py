@@ -612,7 +612,8 @@ def test_words_for_numbers() -> None:
         "0 B", "1023 B", "1.5 KiB", "220 MiB", "5.0 TiB", "1048576 TiB",
     ]  # fmt: skip
     command = ("/usr/bin/python", f"{SITE}/x.py", "a b", "")
-    assert command_text(command, LOOK) == "python x.py 'a b' ''"
+    assert command_text(command, LOOK) == "x.py 'a b' ''"
+    assert command_text(command, msgspec.structs.replace(LOOK, full=True)) == f"/usr/bin/python {SITE}/x.py 'a b' ''"
     assert len(command_text(("x" * 300,), LOOK)) == 100
 
 

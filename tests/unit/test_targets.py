@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,15 @@ def test_many_jobs_are_listed_a_line_each() -> None:
     for part in ("torchrun-29500", "torchrun, world 4", "ranks here 0-1", "since ", "train.py --lr 1"):
         assert part in lines[1]
     assert "--job mpirun-99" in caught.value.help
+
+
+def test_a_list_of_jobs_shows_their_scripts() -> None:
+    folder = "/srv/shared/environments/experiment-12/.venv/bin"
+    command = (f"{folder}/python", "-u", f"{folder}/torchrun", "--nproc-per-node=8", "/home/someone/train.py", "--lr")
+    one = ONE._replace(job=msgspec.structs.replace(ONE.job, command=command))
+    with pytest.raises(ManyJobsError) as caught:
+        select(Found((one, TWO)))
+    assert caught.value.message.splitlines()[1].endswith(", torchrun --nproc-per-node=8 /home/someone/train.py --lr")
 
 
 def test_no_job_says_what_was_looked_for_and_what_was_not_seen() -> None:

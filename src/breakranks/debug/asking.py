@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
 from typing import Any
 
 from msgspec import Struct
 
+from breakranks.debug import agent_messages
 from breakranks.debug.answers import Answer
 from breakranks.errors import UsageError
 from breakranks.inside.door import ask_many
@@ -107,7 +107,10 @@ def ask(
 def _told(rank: int, answer: bytes | InsideError) -> Told:
     if isinstance(answer, InsideError):
         return Told(rank=rank, answer=Answer(rank=rank, text=answer.message, error=True), help=answer.help, asked=False)
-    said: dict[str, Any] = json.loads(answer)
+    said = agent_messages.read(answer)
+    if said is None:
+        text = "what it answered is not understood"
+        return Told(rank=rank, answer=Answer(rank=rank, text=text, error=True), help=agent_messages.REMEDY, asked=False)
     if "refused" in said:
         text = str(said["refused"])
         return Told(rank=rank, answer=Answer(rank=rank, text=text, error=True), asked=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from breakranks.debug import agent_messages
 from breakranks.debug.link import Found, Here, Link
 from breakranks.inside.door import ask_many
 from breakranks.inside.errors import GilHeld, InsideError
@@ -65,8 +65,10 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = DEA
                         _unreached(rank, answer.message, answer.help, gil_held=isinstance(answer, GilHeld))
                     )
                     continue
-                told: dict[str, Any] = json.loads(answer)
-                if "path" in told and _answers(here := _found(rank, told)):
+                told = agent_messages.read(answer)
+                if told is None:
+                    unreached.append(_unreached(rank, "what it answered is not understood", agent_messages.REMEDY))
+                elif "path" in told and _answers(here := _found(rank, told)):
                     agents.append(here)
                 elif (told.get("leaving") or "path" in told) and time.monotonic() < until:
                     again.append(rank)

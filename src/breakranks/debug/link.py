@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from breakranks.debug import agent_messages
 from breakranks.errors import BreakranksError
 from breakranks.inside.rank import folder
 
@@ -169,13 +170,11 @@ class Link:
         self._heard = bytearray(rest)
         found = []
         for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
+            message = agent_messages.read(line)
+            if message is None:
                 self.close()
                 break
-            if isinstance(message, dict):
-                found.append(message)
+            found.append(message)
         return found
 
     def close(self) -> None:

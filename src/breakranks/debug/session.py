@@ -221,6 +221,7 @@ class Session:
     def _note(self, link: Link, state: Message, *, quiet: bool = False) -> None:
         if int(state.get("turn") or 0) < int(link.state.get("turn") or 0):
             return  # overtaken on its way by what it became
+        state = {**state, "rank": link.rank}
         before, link.state = link.state, state
         world = state.get("world")
         if isinstance(world, int):

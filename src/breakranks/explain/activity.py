@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from breakranks.explain import words
 from breakranks.explain.meanings import GLOO_OPS, GLOO_WORK, PHRASES, Meaning, Table
+from breakranks.snapshot.agents import cut_agent, is_in_agent
 from breakranks.snapshot.code import innermost_own, is_own, native_tail
 from breakranks.snapshot.model import Call, Frame, Process, Sample, Snapshot, Thread
 
@@ -83,6 +84,9 @@ class Reader:
         about: str,
         kind: str,
     ) -> Activity:
+        if is_in_agent(frames):
+            call, about, kind = None, "", ""  # of breakranks, not of the job
+        frames, merged = cut_agent(frames), cut_agent(merged)
         own = innermost_own(frames)
         below, above = _split(frames)
         tail = native_tail(merged)
@@ -155,7 +159,7 @@ class Reader:
         """What the system call alone says, when no frame is known."""
         if call is None:
             return None
-        if call.name in _SLEEPS or (call.name in ("select", "pselect6") and call.fd < 0 and call.left is not None):
+        if call.is_sleep:
             return base._replace(word="sleep", op="sleep")
         if call.name in ("flock", "fcntl"):
             return base._replace(word="file-lock", op=call.name)

@@ -12,6 +12,7 @@ from breakranks.explain.collectives.ledger import Ledger, Wait
 from breakranks.explain.look import Look, evidence_key, helpers_key, look
 from breakranks.explain.meanings import PEER, Table
 from breakranks.rankset import RankSet
+from breakranks.snapshot.agents import without_agents
 from breakranks.snapshot.code import innermost_installed
 from breakranks.snapshot.model import FileLock, Frame, Process, Rank, Snapshot, family
 from breakranks.snapshot.nodes import fold
@@ -53,6 +54,7 @@ class Case:
     """One snapshot, prepared for the rules."""
 
     def __init__(self, snapshot: Snapshot, table: Table | None = None) -> None:
+        snapshot = without_agents(snapshot)
         self.snapshot = snapshot
         self.reader = Reader(snapshot, table)
         self.ranks: dict[int, Rank] = {rank.rank: rank for rank in snapshot.ranks}

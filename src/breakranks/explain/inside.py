@@ -136,12 +136,12 @@ def progress(processes: dict[int, Process], culprits: RankSet, victims: RankSet)
     if differ and not others:
         return behind(known)[1]
     if shared and not differ and len(known) > 1:
-        return "all are at " + ", ".join(_span(one, known, RankSet(known)) for one in shared[:_SHOWN])
+        return "all are at " + ", ".join(_once({one: _span(one, known, RankSet(known)) for one in shared}))
     mine = RankSet(known) & culprits
     if len(mine) != len(culprits) or not mine:
         return ""
     alike = _shared({rank: known[rank] for rank in mine})
-    spans = ", ".join(_span(one, known, mine) for one in alike[:_SHOWN])
+    spans = ", ".join(_once({one: _span(one, known, mine) for one in alike}))
     return f"{_are(mine)} at {spans}" if spans else ""
 
 
@@ -164,6 +164,15 @@ def _span(one: Key, known: dict[int, dict[Key, int]], ranks: RankSet) -> str:
     return f"{_name(one)}={low}" if low == high else f"{_name(one)}={low} to {high}"
 
 
+def _once(spans: dict[Key, str]) -> list[str]:
+    """Each counter said once. Functions may have counters of the same name: where these differ, with the function."""
+    texts: dict[str, set[str]] = {}
+    for one, text in spans.items():
+        texts.setdefault(_name(one), set()).add(text)
+    said = (text if len(texts[_name(one)]) == 1 else f"{text} in {one[1]}" for one, text in spans.items())
+    return list(dict.fromkeys(said))[:_SHOWN]
+
+
 def note(spoke: dict[int, Process], ranks: RankSet, name: str = "") -> str:
     """A few words on ranks of one class, if all have ``spoken``: what they wait for, where they say the same, and how
     far they are.
@@ -181,10 +190,14 @@ def note(spoke: dict[int, Process], ranks: RankSet, name: str = "") -> str:
         for one, value in counters(process, tids[0] if tids else -1).items():
             found.setdefault(one, []).append(value)
     parts = [said[0]] if said and said[0] and len(set(said)) == 1 else []
-    for one in [one for one, values in found.items() if len(values) == len(processes)][:_SHOWN]:
-        low, high = min(found[one]), max(found[one])
-        parts.append(f"{_name(one)} {low}" if low == high else f"{_name(one)} {low}-{high}")
-    return ", ".join(parts)
+    spans = {
+        one: f"{_name(one)} {min(values)}"
+        if min(values) == max(values)
+        else f"{_name(one)} {min(values)}-{max(values)}"
+        for one, values in found.items()
+        if len(values) == len(processes)
+    }
+    return ", ".join([*parts, *_once(spans)])
 
 
 def _wait_words(process: Process, tid: int) -> str:

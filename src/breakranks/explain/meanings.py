@@ -271,7 +271,7 @@ def from_toml(document: dict[str, Any]) -> tuple[Meaning, ...]:
             file = str(row.get("file", ".*"))
             re.compile(function)
             re.compile(file)
-        except (KeyError, TypeError, AttributeError, re.error) as error:
+        except (KeyError, TypeError, AttributeError, re.error, OverflowError, RecursionError) as error:
             raise UsageError(
                 f"meaning {number} is not usable: {error}",
                 'A row needs activity = "socket", function = "call" and, better, file = "mycompany/rpc.py".',

@@ -21,6 +21,7 @@ from breakranks.inside.errors import Gone, Refused
 from breakranks.inside.target import Cave, Target
 from breakranks.inside.trace import Held, NotStopped, Registers
 from breakranks.observe import permissions
+from breakranks.observe.memory import Memory, peek
 from breakranks.observe.state import process_state, tracer_of
 
 _CANDIDATES = 8
@@ -249,16 +250,8 @@ def _where(pid: int, tid: int) -> tuple[int, int] | None:
 
 def outcome(visit: Visit) -> int | None:
     """What the borrowed thread's call returned, if that can still be read."""
-    try:
-        memory = os.open(f"/proc/{visit.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return code.outcome(visit.head, os.pread(memory, len(visit.head), visit.block))
-    except (OSError, struct.error):
-        return None
-    finally:
-        os.close(memory)
+    now = peek(visit.pid, visit.block, len(visit.head))
+    return code.outcome(visit.head, now) if now else None
 
 
 def leave(visits: Sequence[Visit], *, until: float) -> bool:
@@ -270,29 +263,37 @@ def leave(visits: Sequence[Visit], *, until: float) -> bool:
     pause = 0.0005
     while True:
         try:
-            memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+            memory = Memory(pid, write=True)
         except OSError:
             return False  # gone
         try:
             inside = [visit for visit in inside if not _has_left(visit, memory)]
             if not inside:
-                return os.pwrite(memory, cave.old, cave.address) == len(cave.old)
+                return _put_back(memory, cave)
         except (OSError, NotStopped):
             pass  # it cannot be looked at now, or ended
         finally:
-            os.close(memory)
+            memory.close()
         if time.monotonic() > until:
             return False
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
 
 
-def _has_left(visit: Visit, memory: int) -> bool:
+def _put_back(memory: Memory, cave: Cave) -> bool:
+    try:
+        memory.write(cave.address, cave.old)
+    except ProcessLookupError:
+        return False  # gone
+    return True
+
+
+def _has_left(visit: Visit, memory: Memory) -> bool:
     if not os.path.exists(f"/proc/{visit.pid}/task/{visit.tid}"):
         return True
     where = _where(visit.pid, visit.tid)
     if where is not None:
-        return _is_outside(visit, where, lambda at, size: os.pread(memory, size, at))
+        return _is_outside(visit, where, memory.read)
     with Held(visit.pid, visit.tid) as held:
         registers = held.registers()
         going_on = idle.resumed(registers, held.read(registers.rip - 2, 2))

@@ -261,7 +261,7 @@ def unsafe_anywhere(held: Held, registers: Registers, target: Target) -> str:
 
 def _words(held: Held, address: int, size: int) -> frozenset[int]:
     address = address + 7 & -8  # anywhere in a function the stack pointer may be odd; return addresses never lie so
-    data = held.read(address, size)
+    data = held.read_up_to(address, size)
     return frozenset(struct.unpack(f"<{len(data) // 8}Q", data[: len(data) & -8]))
 
 

@@ -16,6 +16,7 @@ from breakranks.inside.elf import Library, NotElf
 from breakranks.inside.errors import Gone, Refused
 from breakranks.inside.maps import Mapping, Maps
 from breakranks.observe import permissions
+from breakranks.observe.memory import Memory
 from breakranks.observe.state import process_state
 
 _PAGE = 4096
@@ -62,19 +63,30 @@ def read(pid: int) -> Target:
         raise Refused(f"code can be run in a live process only on x86-64 for now, not on {os.uname().machine}")
     try:
         maps = memory_map.read(pid)
-        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        memory = Memory(pid)
     except OSError as error:
         time.sleep(0.003)
         if process_state(pid) in "XZ":  # one that is about to end is refused too
             raise Gone(pid) from error
         raise Refused.because(permissions.denied(pid)) from error
+    with memory:
+        return _read_or_gone(pid, maps, memory)
+
+
+def _read_or_gone(pid: int, maps: Maps, memory: Memory) -> Target:
     try:
-        return _read(pid, maps, memory)
-    finally:
-        os.close(memory)
+        try:
+            return _read(pid, maps, memory)
+        except Refused:
+            # What is missing may be missing because the process has ended meanwhile: is its memory still there?
+            if maps.mappings:
+                memory.read(maps.mappings[0].start, 1)
+            raise
+    except ProcessLookupError as error:
+        raise Gone(pid) from error
 
 
-def _read(pid: int, maps: Maps, memory: int) -> Target:
+def _read(pid: int, maps: Maps, memory: Memory) -> Target:
     files = maps.libraries()
     if not files:
         if process_state(pid) in "XZ":
@@ -126,7 +138,7 @@ def _named(pid: int, maps: Maps, files: list[Mapping], pattern: re.Pattern[str])
     return _library(pid, maps, one) if one is not None else None
 
 
-def _python(pid: int, maps: Maps, files: list[Mapping], memory: int) -> Library:
+def _python(pid: int, maps: Maps, files: list[Mapping], memory: Memory) -> Library:
     """The library or program that has the interpreter in it."""
     program = os.readlink(f"/proc/{pid}/exe") if os.access(f"/proc/{pid}/exe", os.R_OK) else ""
     likely = [one for one in files if one.name.startswith("libpython3")]
@@ -137,7 +149,7 @@ def _python(pid: int, maps: Maps, files: list[Mapping], memory: int) -> Library:
             continue
         # A file that was replaced under the same name would give addresses of something else.
         start = next((m.start for m in maps.of(one.path) if m.offset == 0), None)
-        if start is not None and os.pread(memory, len(found.elf.head), start) != found.elf.head:
+        if start is not None and memory.read(start, len(found.elf.head)) != found.elf.head:
             raise Refused(f"{one.path} is not the file any more that process {pid} runs", "Start the process anew.")
         return found
     raise Refused(
@@ -146,10 +158,10 @@ def _python(pid: int, maps: Maps, files: list[Mapping], memory: int) -> Library:
     )
 
 
-def _version(python: Library, memory: int) -> tuple[int, int]:
+def _version(python: Library, memory: Memory) -> tuple[int, int]:
     at = python.address("Py_Version")  # since 3.11
     if at is not None:
-        number = struct.unpack("<I", os.pread(memory, 4, at))[0]
+        number = struct.unpack("<I", memory.read(at, 4))[0]
         return number >> 24, number >> 16 & 255
     found = re.search(r"python(\d)\.(\d+)", python.path.rpartition("/")[2])
     if found is None:
@@ -157,7 +169,7 @@ def _version(python: Library, memory: int) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _cave(pid: int, libraries: list[Library], memory: int) -> Cave:
+def _cave(pid: int, libraries: list[Library], memory: Memory) -> Cave:
     for one in libraries:
         text = one.elf.text
         end = text.address + text.file_size
@@ -165,7 +177,7 @@ def _cave(pid: int, libraries: list[Library], memory: int) -> Cave:
         if start + len(STUB) > end + _PAGE - 1 & -_PAGE or not one.holds(start + one.bias):
             continue
         old = one.elf.raw(text.offset + start - text.address, len(STUB))
-        now = os.pread(memory, len(STUB), start + one.bias)
+        now = memory.read(start + one.bias, len(STUB))
         if now in (old, STUB):
             return Cave(start + one.bias, old, now == STUB)
     raise Refused(f"process {pid} has no room for our code in the libraries where it is looked for")

@@ -12,6 +12,8 @@ import struct
 import time
 from typing import NamedTuple
 
+from breakranks.observe.memory import Memory
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _ptrace = _libc.ptrace
 _ptrace.restype = ctypes.c_long
@@ -120,7 +122,7 @@ class Held:
         try:
             _call(_INTERRUPT, tid)
             self._wait()
-            self._memory = os.open(f"/proc/{pid}/task/{tid}/mem", os.O_RDWR | os.O_CLOEXEC)
+            self._memory = Memory(pid, tid=tid, write=True)
         except BaseException:
             self._let_go()
             raise
@@ -206,11 +208,13 @@ class Held:
         return bool(at) and any(self.read(at + 8, 8))
 
     def read(self, address: int, size: int) -> bytes:
-        return os.pread(self._memory, size, address)
+        return self._memory.read(address, size)
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        return self._memory.read_up_to(address, size)
 
     def write(self, address: int, data: bytes) -> None:
-        if os.pwrite(self._memory, data, address) != len(data):
-            raise OSError(errno.EFAULT, "the memory of the process could not be written")
+        self._memory.write(address, data)
 
     def _let_go(self) -> None:
         if self._attached:
@@ -227,4 +231,4 @@ class Held:
         try:
             self._let_go()
         finally:
-            os.close(self._memory)
+            self._memory.close()

@@ -14,6 +14,7 @@ from breakranks.jobs.find import Found, FoundJob, FoundRank, find_jobs
 from breakranks.jobs.unseen import user_name
 from breakranks.observe.table import Entry, Table, redact
 from breakranks.rankset import RankSet
+from breakranks.snapshot.command import command_line
 from breakranks.snapshot.model import Job
 
 EXAMPLES = (
@@ -32,6 +33,7 @@ _HOSTS = {
         "if it gives the command to a shell, exec:ssh -J gate {host} {command}@n[1-4]"
     ),
 }
+_COMMAND_CHARACTERS = 60
 _SLURM_JOB = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,9})?(?:\.(?:[0-9]{1,9}|batch|extern|interactive))?", re.ASCII)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -203,9 +205,7 @@ def jobs_text(jobs: Sequence[Chosen]) -> str:
     for job in jobs:
         ranks = RankSet(rank.rank for rank in job.ranks)
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.job.started))
-        command = " ".join(job.job.command)
-        if len(command) > 60:
-            command = command[:59] + "…"
+        command = command_line(job.job.command, _COMMAND_CHARACTERS)
         lines.append(
             f"  {job.job.key:<{width}}  {job.job.launcher}, world {job.job.world_size}, "
             f"ranks here {ranks or 'none'}, since {since}, {command}"

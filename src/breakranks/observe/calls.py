@@ -11,6 +11,8 @@ import os
 import struct
 import time
 
+from breakranks.observe.memory import peek
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from breakranks.snapshot.model import Call
@@ -51,7 +53,6 @@ _RESTARTED = {"futex": "futex", "hrtimer_nanosleep": "clock_nanosleep", "do_nano
 _PATH_CALLS = {"open": 0, "openat": 1, "stat": 0, "lstat": 0, "newfstatat": 1, "access": 0, "rename": 0,
                "unlink": 0, "mkdir": 0}  # fmt: skip
 _LONGEST_PATH = 4096
-_POINTER = (1 << 64) - 1
 _FUTEX_BITSET = 9
 _FUTEX_REALTIME = 256
 _TIMER_ABSTIME = 1
@@ -104,7 +105,7 @@ def _path(pid: int, name: str, arguments: tuple[int, ...]) -> str:
     # A path may end close to a page that is not there: read it in small pieces.
     found = b""
     while len(found) < _LONGEST_PATH and b"\0" not in found:
-        piece = _memory(pid, arguments[index] + len(found), 64 - (arguments[index] + len(found)) % 64)
+        piece = peek(pid, arguments[index] + len(found), 64 - (arguments[index] + len(found)) % 64)
         if not piece:
             break
         found += piece
@@ -121,7 +122,7 @@ def _fd(pid: int, name: str, arguments: tuple[int, ...]) -> int:
     if name in FILE_CALLS and arguments[0] < _MAX_FD:
         return arguments[0]
     if name in ("poll", "ppoll") and arguments[1] == 1:
-        data = _memory(pid, arguments[0], 4)
+        data = peek(pid, arguments[0], 4)
         return struct.unpack("i", data)[0] if data else -1
     if name in ("select", "pselect6") and 0 < arguments[0] <= 1024:
         return _lone_bit(pid, arguments[1], arguments[0])
@@ -132,7 +133,7 @@ def _lone_bit(pid: int, address: int, count: int) -> int:
     """The only descriptor in a select's read set; -1 if there are none or several."""
     if not address:
         return -1
-    data = _memory(pid, address, (count + 63) // 64 * 8)
+    data = peek(pid, address, (count + 63) // 64 * 8)
     bits = int.from_bytes(data, "little") & ((1 << count) - 1)
     return bits.bit_length() - 1 if bits.bit_count() == 1 else -1
 
@@ -171,27 +172,10 @@ def _left(pid: int, name: str, arguments: tuple[int, ...], idle: float | None) -
 
 
 def _timespec(pid: int, address: int, micro: bool = False) -> float | None:
-    data = _memory(pid, address, 16)
+    data = peek(pid, address, 16)
     if not data:
         return None
     seconds, fraction = struct.unpack("qq", data)
     if seconds < 0 or not 0 <= fraction < 1_000_000_000:
         return None
     return float(seconds + fraction / (1_000_000 if micro else 1_000_000_000))
-
-
-def _memory(pid: int, address: int, size: int) -> bytes:
-    """Bytes of the target's memory; empty when refused."""
-    if not 0 < address < _POINTER >> 1:
-        return b""
-    try:
-        handle = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
-    except OSError:
-        return b""
-    try:
-        data = os.pread(handle, size, address)
-    except (OSError, OverflowError):
-        return b""
-    finally:
-        os.close(handle)
-    return data if len(data) == size else b""

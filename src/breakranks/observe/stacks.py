@@ -21,11 +21,14 @@ _log = Log("observe")
 
 
 class PythonThread(NamedTuple):
+    """``running``: it was on a CPU, or ready for one, when its stack was read."""
+
     tid: int
     name: str
     gil: bool
     frames: tuple[Frame, ...]
     hints: dict[str, str]
+    running: bool = False
 
 
 class PythonStacks(NamedTuple):
@@ -123,6 +126,7 @@ def parse(text: bytes) -> tuple[PythonThread, ...]:
                 bool(thread["owns_gil"]),
                 tuple(frames),
                 kept,
+                bool(thread.get("active")),
             )
         )
     return tuple(threads)
@@ -157,7 +161,7 @@ def threads_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
             )
             _log.debug("ran", argv=command, status=done.returncode, bytes=len(done.stdout), ms=milliseconds(began))
             threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout or b"[]")
-        except (subprocess.TimeoutExpired, OSError, msgspec.MsgspecError) as error:
+        except (subprocess.TimeoutExpired, OSError, ValueError, msgspec.MsgspecError) as error:
             _log.info("Python stack refused", pid=pid, why=error, ms=milliseconds(began))
             return None
     return threads

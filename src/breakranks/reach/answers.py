@@ -92,7 +92,7 @@ def read(data: bytes) -> Answer:
             for tid, ident, depth, top, frames in said.get("threads", ())
         )  # fmt: skip
         size, error = int(said["flight"]), str(said["error"])
-    except (SyntaxError, KeyError, TypeError, AttributeError, RecursionError, MemoryError, UnicodeDecodeError) as wrong:
+    except (SyntaxError, LookupError, TypeError, AttributeError, RecursionError, MemoryError, OverflowError) as wrong:
         raise ValueError(type(wrong).__name__) from None
     if size != len(rest):
         raise ValueError("cut off")

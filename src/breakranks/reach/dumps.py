@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -22,10 +23,14 @@ _CLOCKS = 3600.0
 
 def load(path: str) -> Snapshot:
     """The dumps below ``path``. Files that are not dumps of this job are named in ``problems`` and left out."""
-    found = dumps.files(path)
+    return together(path, dumps.read_all(dumps.files(path)))
+
+
+def together(path: str, answers: Iterable[Read | Left]) -> Snapshot:
+    """The same of files that were read."""
     read: list[Read] = []
     left: list[Left] = []
-    for one in dumps.read_all(found):
+    for one in answers:
         if isinstance(one, Read):
             read.append(one)
         else:

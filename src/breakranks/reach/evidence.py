@@ -10,7 +10,7 @@ from breakranks.observe import stacks, state
 from breakranks.observe.table import Entry
 from breakranks.snapshot.code import is_own
 from breakranks.snapshot.inside import Inside, Wait
-from breakranks.snapshot.model import FileLock, Frame, OpenFile, Problem, Sample, StackTable, Thread
+from breakranks.snapshot.model import Call, FileLock, Frame, OpenFile, Problem, Sample, StackTable, Thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def sample_of(seen: Seen, table: StackTable) -> Sample:
                 state=one.state,
                 python=known is not None,
                 gil=(known is not None and known.gil) or (deep is not None and deep.gil),
-                call=one.call,
+                call=_call(one, known),
                 # Waiting counts: on a machine with more work than CPUs an endless loop runs a fifth of the time.
                 ran=one.ran + one.waited,
                 switches=one.switches,
@@ -65,6 +65,13 @@ def sample_of(seen: Seen, table: StackTable) -> Sample:
         seen.quiet,
         seen.quiet_ran,
     )
+
+
+def _call(one: state.ThreadState, known: stacks.PythonThread | None) -> Call | None:
+    """The call that a thread is in. It was read before the stack: a sleep may have ended in between."""
+    if one.call is not None and one.call.is_sleep and known is not None and known.running:
+        return None
+    return one.call
 
 
 def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:

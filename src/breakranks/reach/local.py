@@ -23,6 +23,7 @@ from breakranks.reach.evidence import (
     still_so,
     with_paths,
 )
+from breakranks.snapshot.agents import before_agent
 from breakranks.snapshot.code import is_own
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
@@ -159,7 +160,7 @@ class Session:
 
     def _main_frames(self, pid: int) -> tuple[Frame, ...]:
         python = self._seen[pid][-1].python
-        return next((one.frames for one in python.threads if one.tid == pid), ()) if python else ()
+        return before_agent(next((one.frames for one in python.threads if one.tid == pid), ())) if python else ()
 
     def _visit(self, states: dict[int, state.ProcessState], *, flight: bool, only: list[int] | None = None) -> None:
         from breakranks.reach import recorders
@@ -184,7 +185,7 @@ class Session:
         entry = self._table.get(pid)
         python = self._seen[pid][-1].python
         seen = sorted(python.threads, key=lambda one: one.tid != pid) if python else ()  # the main thread first
-        threads = tuple(questions.Thread(one.tid, one.frames) for one in seen)
+        threads = tuple(questions.Thread(one.tid, frames) for one in seen if (frames := before_agent(one.frames)))
         return recorders.Known(entry.started if entry is not None else 0.0, threads)
 
     def _gil_holder(self, pid: int) -> str:

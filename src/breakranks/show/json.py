@@ -9,6 +9,7 @@ import msgspec
 from breakranks.rankset import RankSet
 from breakranks.show.hosts import lost_hosts
 from breakranks.show.tree import of_dumps
+from breakranks.snapshot.agents import is_agent_thread
 from breakranks.snapshot.fold import classes, frames_of
 from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread, family
 
@@ -141,8 +142,8 @@ def stacks_json(
             }
             for rank in snapshot.ranks
             if (ranks is None or rank.rank in ranks) and rank.process.samples
-            for thread in rank.process.samples[-1].threads
-            if thread.python or native
+            for index, thread in enumerate(rank.process.samples[-1].threads)
+            if (thread.python or native) and (full or not index or not is_agent_thread(snapshot, thread))
         ]
     return made
 

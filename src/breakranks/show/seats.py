@@ -123,7 +123,12 @@ def standing_lines(rows: Iterable[Mapping[str, Any]], absent: RankSet, look: Loo
         texts.append((short_text(absent), "not here", "on another host, or at no breakpoint yet"))
     wide = [max((len(text[column]) for text in texts), default=0) for column in (0, 1)]
     return [
-        [(f"{ranks:<{wide[0]}}", "rank"), "  ", (f"{what:<{wide[1]}}", _STYLES.get(what.split()[0], "")), f"  {place}"]
+        [
+            (f"{ranks:<{wide[0]}}", "rank"),
+            "  ",
+            (f"{what:<{wide[1]}}", _STYLES.get(what.partition(" ")[0], "")),
+            f"  {place}",
+        ]
         for ranks, what, place in texts
     ]
 
@@ -137,6 +142,10 @@ _STYLES = {
     "evaluating": "warn",
     "not": "dim",
 }
+
+
+def _style(what: str) -> str:
+    return _STYLES.get(what.partition(" ")[0], "")
 
 
 def _standing(row: Mapping[str, Any], look: Look) -> tuple[str, str]:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from breakranks.snapshot.command import command_line, joined
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
@@ -260,12 +262,7 @@ def short_path(path: str, look: Look) -> str:
 
 
 def command_text(command: Sequence[str], look: Look, *, limit: int = 100) -> str:
-    """A command line on one line: the interpreter by its name, the rest as it was typed."""
-    words = [word if word else "''" for word in command]
-    if words and not look.full:
-        words[0] = words[0].rsplit("/", 1)[-1]
-        words[1:] = [short_path(word, look) for word in words[1:]]
-    text = " ".join(word if " " not in word else f"'{word}'" for word in words)
-    if not look.full and len(text) > limit:
-        text = text[: limit - 1] + "…"
-    return text
+    """A command line on one line: the script and its arguments; all of it, as it was typed, where all is shown."""
+    if look.full:
+        return joined(command)
+    return command_line([*command[:1], *(short_path(word, look) for word in command[1:])], limit)

@@ -21,7 +21,8 @@ _LIBRARY = re.compile(
     r"|^<(frozen |__array_function__|eval_with_key|attrs generated|shim|unknown)"
 )
 
-
+# The agent of breakranks in a rank, and what is run there for a moment to ask it something.
+_AGENT = re.compile(r"(^|/)breakranks/inside/|^<breakranks")
 _INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages)/")
 _TORCH = re.compile(r"(^|/)(site-packages|dist-packages)/(torch|filelock|numpy|mindspore|mpi4py)/")
 
@@ -34,6 +35,12 @@ def is_own(file: str) -> bool:
     (True, False)
     """
     return bool(file) and _LIBRARY.search(file) is None
+
+
+@lru_cache(maxsize=65536)
+def is_agent(file: str) -> bool:
+    """True for the code of breakranks that runs in a rank."""
+    return _AGENT.search(file) is not None
 
 
 def innermost_own(frames: tuple[Frame, ...]) -> Frame | None:

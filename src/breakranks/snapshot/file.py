@@ -28,6 +28,7 @@ MAX_FAMILY = 100  # processes below one another
 _HEADER = struct.Struct("<HIQQ")  # format version, checksum, packed length, unpacked length
 HEADER_SIZE = len(MAGIC) + _HEADER.size
 
+_LAST_TIME = 1e11  # seconds
 _AGAIN = "Make it again with: breakranks snapshot -o FILE"
 
 
@@ -78,7 +79,7 @@ def load(path: str) -> Snapshot:
                 raise SnapshotError(f"{path} is not a regular file", "Copy the snapshot to a file first.")
             if status.st_size > MAX_SIZE:
                 raise SnapshotError(f"{path} is larger than any snapshot ({status.st_size:,} bytes)", _AGAIN)
-            data = file.read(MAX_SIZE + 1)
+            data = file.read(status.st_size + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, IsADirectoryError):
             raise SnapshotError(f"{path} is a folder, not a snapshot", "Name the file in it.") from error
@@ -201,7 +202,7 @@ def _recorders_fault(snapshot: Snapshot) -> str:
         entries = [transfer.entry for transfer in recorder.transfers]
         for track in recorder.tracks:
             entries += (*track.pending, *((track.last,) if track.last is not None else ()))
-            if len(track.history) % ROW or not math.isfinite(track.since):
+            if len(track.history) % ROW or not _finite((track.since,)):
                 return f"a history of rank {rank.rank} that is cut off"
             if track.history and max(unpack_rows(track.history)) >= operations:
                 return f"rank {rank.rank} called something that is not there"
@@ -209,7 +210,7 @@ def _recorders_fault(snapshot: Snapshot) -> str:
             if not track.first - 1 <= track.completed <= track.reached:
                 return f"rank {rank.rank} completed what it has not called"
         for entry in entries:
-            if not (0 <= entry.operation < operations and 0 <= entry.stack < stacks and math.isfinite(entry.created)):
+            if not (0 <= entry.operation < operations and 0 <= entry.stack < stacks and _finite((entry.created,))):
                 return f"a call of rank {rank.rank} that names what is not there"
     return ""
 
@@ -256,7 +257,8 @@ def _process_fault(process: Process, rows: int) -> str:
 
 
 def _finite(times: Iterable[float]) -> bool:
-    return all(map(math.isfinite, times))
+    """Whether all are numbers, and times that a calendar has."""
+    return all(abs(one) < _LAST_TIME for one in times)
 
 
 def _inflate(packed: memoryview, size: int) -> bytes:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from breakranks.rankset import RankSet
+from breakranks.snapshot.agents import cut_agent, is_agent_thread
 from breakranks.snapshot.model import Frame, Sample, Snapshot, Thread
 
 _NO_FRAME = Frame("", "", 0)
@@ -167,7 +168,7 @@ def fold_threads(
     sample: int = -1,
 ) -> list[ThreadTree]:
     """One tree per thread name: the main thread first, then by name. Threads that Python does not know
-    have only C frames, and are there with ``native`` only."""
+    have only C frames, and are there with ``native`` only; those of breakranks itself with ``full`` only."""
     rows: dict[str, dict[int, list[int]]] = {}
     counts: dict[str, int] = {}
     spelled: dict[str, set[str]] = {}
@@ -179,6 +180,8 @@ def fold_threads(
         threads = samples[sample].threads if -len(samples) <= sample < len(samples) else ()
         for index, thread in enumerate(threads):
             if not (thread.python or (native and thread.native)):
+                continue
+            if index and not full and is_agent_thread(snapshot, thread):
                 continue
             label = labels.get(thread.name)
             if label is None:
@@ -205,13 +208,15 @@ def frames_of(snapshot: Snapshot, row: int, *, full: bool = False) -> tuple[Fram
 
 
 def cut(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames without the interpreter's and the libraries' boilerplate; the innermost always stays.
+    """The frames without the interpreter's and the libraries' boilerplate and without those of breakranks; the
+    innermost of the others always stays.
 
     >>> cut((Frame("_run_code", "<frozen runpy>", 88), Frame("main", "train.py", 3)))
     (Frame(function='main', file='train.py', line=3, native=False),)
     """
     if not frames:
         return frames
+    frames = cut_agent(frames)
     kept = []
     last = len(frames) - 1
     glue = True  # still in the C frames between Python and what it called

@@ -42,6 +42,13 @@ class Call(Struct, frozen=True, array_like=True, gc=False):
     left: float | None = None
     path: str = ""
 
+    @property
+    def is_sleep(self) -> bool:
+        """Whether it waits for nothing but time. Python 3.10 sleeps in a select without a file."""
+        if self.name in ("select", "pselect6"):
+            return self.fd < 0 and self.left is not None
+        return self.name in ("clock_nanosleep", "nanosleep", "pause")
+
 
 class Thread(Struct, frozen=True, array_like=True):
     """One thread at one moment.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from breakranks.errors import UsageError
 from breakranks.observe.recorder import dump as reader
-from breakranks.observe.recorder.safely import DumpError
+from breakranks.observe.recorder.safely import FOREIGN, DumpError
 from breakranks.snapshot.model import Frame, Problem
 from breakranks.snapshot.recorder import Group, Operation, Recorder
 
@@ -117,7 +117,7 @@ def read_all(found: list[File]) -> Iterator[Read | Left]:
     small = [file for file in found if 0 < file.size <= MAX_SIZE]
     for file in found:
         if file.size > MAX_SIZE:
-            yield Left(file, f"is larger than any dump ({file.size:,} bytes)")
+            yield Left(file, f"is larger than any dump ({file.size:,} bytes)", FOREIGN)
         elif not file.size:
             yield Left(file, "is empty", "The rank may have died while it wrote it.")
     yield from _in_processes(small)
@@ -180,18 +180,21 @@ def _read_file(file: File) -> Read | Left:
     try:
         handle = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                return Left(file, "is not a regular file")
-            data = opened.read(MAX_SIZE + 1)
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return Left(file, "is not a regular file", FOREIGN)
+            if status.st_size > MAX_SIZE:
+                return Left(file, "has become larger than any dump", FOREIGN)
+            data = opened.read(status.st_size + 1)
         made = reader.read(data)
     except OSError as error:
         return Left(file, f"cannot be read ({error.strerror})", "Check its permissions.")
     except DumpError as error:
         return Left(file, error.message, error.help)
     except MemoryError:
-        return Left(file, "asks for more memory than a dump can need")
+        return Left(file, "asks for more memory than a dump can need", FOREIGN)
     except RecursionError:
-        return Left(file, "is nested deeper than any dump")
+        return Left(file, "is nested deeper than any dump", FOREIGN)
     table = made.table
     return Read(
         file,

@@ -1,23 +1,31 @@
 """Dumps from anywhere, decoded without running anything in them.
 
 torch writes them as pickles, and a pickle is a program. So nothing that is not a plain container, string or number
-can be made here: whatever asks for a class or a function by name is refused. Pickles that ask for much memory
-are met by a limit on the process that reads them (see ``folder``).
+can be made here: whatever asks for a class or a function by name is refused. A few bytes of a pickle can ask for
+gigabytes: it gets what a dump of its size can need.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
+import resource
+from collections.abc import Iterator
 from typing import Any
 
 from breakranks.errors import BreakranksError
 
+_MEMORY, _MEMORY_PER_BYTE = 1 << 28, 64
 _CUT = "The rank may have died while it wrote it, or the copy is not whole."
+FOREIGN = "If it is a dump, copy it again; if it is another file, leave it out of the folder."
 
 
 class DumpError(BreakranksError):
     """A dump cannot be used; the message goes on after its file's name."""
+
+    def __init__(self, message: str, help: str = FOREIGN) -> None:
+        super().__init__(message, help)
 
 
 class _Plain(pickle.Unpickler):
@@ -45,8 +53,9 @@ def decode(data: bytes) -> dict[str, Any]:
 
 def _pickle(data: bytes) -> Any:
     try:
-        # A file that can be peeked into is read by the buffer, one that cannot by a call for every few bytes.
-        return _Plain(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
+        with _limited(_MEMORY + _MEMORY_PER_BYTE * len(data)):
+            # A file that can be peeked into is read by the buffer, one that cannot by a call for every few bytes.
+            return _Plain(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
     except DumpError:
         raise
     except MemoryError:
@@ -57,6 +66,20 @@ def _pickle(data: bytes) -> Any:
         raise DumpError(f"is neither a pickle nor JSON ({type(error).__name__})") from None
 
 
+@contextlib.contextmanager
+def _limited(size: int) -> Iterator[None]:
+    """So many bytes more than this process has now, and then a MemoryError. For all its threads."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as text:
+        most = int(text.read().split()[0]) * resource.getpagesize() + size
+    limits = [one for one in (soft, hard) if one != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(most, *limits), hard) if limits else (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def _json(data: bytes) -> Any:
     import msgspec
 
@@ -65,6 +88,8 @@ def _json(data: bytes) -> Any:
     except msgspec.DecodeError as error:
         if "truncated" in str(error):
             raise DumpError("is cut off", _CUT) from None
-        raise DumpError(f"is no JSON: {error}") from None
+        raise DumpError(f"is not JSON: {error}") from None
+    except UnicodeDecodeError as error:
+        raise DumpError(f"is not JSON: it has a byte that is not UTF-8 ({error.object[error.start]:#04x})") from None
     except RecursionError:
         raise DumpError("is nested deeper than any dump") from None

@@ -1,0 +1,722 @@
+"""Everything of breakranks that reads what others wrote, each with files to begin from: what is fuzzed.
+
+A reader may refuse what it is given with a BreakranksError that has a remedy. Any other exception is a fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from breakranks.errors import BreakranksError, SnapshotError
+from breakranks.rankset import RankSet
+from breakranks.snapshot import file as snapshot_file
+from breakranks.snapshot.model import Snapshot
+
+from .mutations import mutated_bytes, mutated_value
+
+DATA = Path(__file__).parents[1] / "data"
+ROUND = 400  # cases for which one process of a reader is kept
+_NONCE = "0123456789abcdef"
+
+
+class Reader(NamedTuple):
+    """``seeds`` gives what it reads when all is well, ``read`` is the reader, ``vary`` makes another input of one."""
+
+    seeds: Callable[[], tuple[bytes, ...]]
+    read: Callable[[bytes], None]
+    vary: Callable[[random.Random, bytes], bytes] | None = None
+
+
+def case(name: str, seed: int) -> bytes:
+    """One input for a reader: every seed gives the same one again."""
+    return varied(name, random.Random(f"{name} {seed}"))
+
+
+def varied(name: str, chance: random.Random) -> bytes:
+    reader = READERS[name]
+    seeds = reader.seeds()
+    data = chance.choice(seeds)
+    if reader.vary is not None and chance.random() < 0.6:
+        return reader.vary(chance, data)
+    return mutated_bytes(chance, data, seeds)
+
+
+def tried(name: str, data: bytes) -> str:
+    """Give it to its reader: "read", or "refused". Raises whatever else comes out of it."""
+    try:
+        READERS[name].read(data)
+    except BreakranksError as error:
+        if not error.message or not error.help:
+            raise AssertionError(f"refused without a remedy: {error.message}") from error
+        return "refused"
+    return "read"
+
+
+# ---- snapshots
+
+
+def _looked_at(snapshot: Snapshot) -> None:
+    """Everything that is shown of a snapshot."""
+    from breakranks.explain import explain
+    from breakranks.explain.collectives.ledger import Ledger
+    from breakranks.show import live, table, tree
+    from breakranks.show.collectives import collectives_lines
+    from breakranks.show.collectives_json import collectives_json
+    from breakranks.show.json import ps_json, stacks_json, to_text, why_json
+    from breakranks.show.standing import standings
+    from breakranks.show.style import Look, render
+    from breakranks.show.verdict import why_lines
+
+    look = Look(width=100)
+    diagnosis = explain(snapshot)
+    ledger = Ledger(snapshot)
+    groups = standings(ledger)
+    for lines in (
+        why_lines(snapshot, diagnosis, look),
+        tree.stacks_lines(snapshot, look, threads=True, native=True),
+        tree.stacks_lines(snapshot, look, flat=True),
+        table.ps_lines([snapshot], look),
+        live.frame_lines(snapshot, diagnosis, look, height=40),
+        collectives_lines(ledger, groups, look, history=3),
+    ):
+        render(lines, look)
+    for value in (
+        why_json(snapshot, diagnosis),
+        stacks_json(snapshot, threads=True),
+        ps_json([snapshot]),
+        collectives_json(ledger, groups),
+    ):
+        to_text(value)
+
+
+@cache
+def _snapshots() -> tuple[bytes, ...]:
+    from unit import test_agents, test_explain_inside, test_file
+
+    folders = ("healthy", "missing", "moe", "p2p_unrecorded", "size_differs")
+    made = [test_file.example(), *(_of_dumps(DATA / "flight" / name) for name in folders)]
+    held = test_explain_inside.held(100, 7)
+    made += [test_explain_inside.with_waits(held).snapshot(), test_agents.attached().snapshot()]
+    recorded = [path.read_bytes() for path in sorted(DATA.rglob("*.brk"))]
+    return (*(snapshot_file.pack(one) for one in made), *recorded)
+
+
+def _of_dumps(folder: Path) -> Snapshot:
+    from breakranks.observe.recorder.folder import _read_file, files
+    from breakranks.reach.dumps import together
+
+    return together(str(folder), map(_read_file, files(str(folder))))
+
+
+def _read_snapshot(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".brk") as file:
+        file.write(data)
+        file.flush()
+        _looked_at(snapshot_file.load(file.name))
+
+
+def _sealed(plain: bytes) -> bytes:
+    """The file of a snapshot, with a header that is right."""
+    packed = zlib.compress(plain, 1)
+    header = snapshot_file._HEADER.pack(1, zlib.crc32(packed), len(packed), len(plain))
+    return snapshot_file.MAGIC + header + packed
+
+
+def _vary_snapshot(chance: random.Random, data: bytes) -> bytes:
+    plain = zlib.decompress(data[snapshot_file.HEADER_SIZE :])
+    if chance.random() < 0.3:
+        return _sealed(mutated_bytes(chance, plain))
+    return _sealed(_packed(_several(chance, msgspec.msgpack.decode(plain))))
+
+
+def _several(chance: random.Random, value: Any) -> Any:
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        value = mutated_value(chance, value)
+    return value
+
+
+def _packed(value: Any) -> bytes:
+    try:
+        return msgspec.msgpack.encode(value)
+    except (OverflowError, RecursionError, UnicodeEncodeError, TypeError):
+        return b"\xc0"
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return json.dumps(value).encode()
+    except (RecursionError, TypeError):
+        return b"null"
+
+
+# ---- dumps of the flight recorder
+
+
+@cache
+def _dumps(kind: str) -> tuple[bytes, ...]:
+    files = sorted(path for path in (DATA / "flight").glob("*/*") if path.stat().st_size < 60_000)
+    found = [data for path in files if (data := path.read_bytes())[:1] in ((b"{",) if kind == "json" else (b"\x80",))]
+    if kind == "json":
+        found += [json.dumps(pickle.loads(data)).encode() for data in _dumps("pickle")[:10]]
+    return tuple(found)
+
+
+def _read_dump(data: bytes) -> None:
+    """Beside a good one, as ``why DIR`` does: that must be read whatever the other is."""
+    from breakranks.observe.recorder.folder import Left, Read, _read_file, files
+    from breakranks.reach.dumps import together
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "nccl_trace_rank_1").write_bytes(data)
+        found = [_read_file(file) for file in files(folder)]
+        good = Read(*_good_dump())
+        _looked_at(together(folder, [good, *found]))
+        for one in found:
+            if isinstance(one, Left):
+                raise BreakranksError(one.what, one.remedy)
+
+
+@cache
+def _good_dump() -> tuple[Any, ...]:
+    from breakranks.observe.recorder.folder import Read, _read_file, files
+
+    found = _read_file(files(str(DATA / "flight" / "missing"))[0])
+    assert isinstance(found, Read)
+    return tuple(found)
+
+
+def _vary_json(chance: random.Random, data: bytes) -> bytes:
+    return _json(_several(chance, json.loads(data)))
+
+
+def _vary_pickle(chance: random.Random, data: bytes) -> bytes:
+    try:
+        return pickle.dumps(_several(chance, pickle.loads(data)), chance.choice((0, 2, 4)))
+    except RecursionError:
+        return pickle.dumps(None)
+
+
+# ---- what a rank answers to code that asks it: its recorder, its locks and loops
+
+
+@cache
+def _facts() -> tuple[bytes, ...]:
+    dump = _dumps("pickle")[0]
+    flight = json.dumps({"sizes": [len(dump)], "threads": {"1": 2}, "groups": {}, "notes": {"a": "b"}}).encode()
+    flight += b"\n" + dump
+    lock = {"self": ("object", 1, ("threading.Condition",)), "self.lock": ("object", 2, ("_thread.lock",))}
+    frames = ((0, "/x/threading.py", "wait", 3, lock), (1, "/home/me/train.py", "main", 7, {"step": ("int", 3)}))
+    threads = ((7, 140, 2, ("wait", "/x/threading.py", 3), frames), (8, 141, 1, ("f", "/home/me/a.py", 0), ()))
+    said = {"threads": threads, "flight": len(flight), "error": ""}
+    return (repr(said).encode() + b"\n" + flight, repr({**said, "flight": 0}).encode() + b"\n")
+
+
+def _read_facts(data: bytes) -> None:
+    from breakranks.observe.recorder.answer import read_answer
+    from breakranks.reach import answers
+    from breakranks.reach.questions import Library, Thread, questions
+    from breakranks.snapshot.model import Frame
+
+    threads = (Thread(7, (Frame("main", "/home/me/train.py", 7), Frame("wait", "/x/threading.py", 3))),)
+    try:
+        said = answers.read(data)
+    except ValueError as error:
+        raise BreakranksError(f"not understood: {error}", "as reach.recorders says") from None
+    answers.inside(said, questions(Library(), 1, 0.0, threads), threads, 1)
+    if said.flight:
+        try:
+            read_answer(said.flight)
+        except BreakranksError as error:
+            raise BreakranksError(error.message, error.help or "a problem of the rank's recorder") from None
+
+
+# ---- what hosts and their controller say
+
+
+@cache
+def _host_lines() -> tuple[bytes, ...]:
+    from breakranks.jobs.find import Found, FoundJob, FoundRank
+    from breakranks.reach import messages as m
+    from breakranks.reach.lines import JSON, MSGPACK, Writer
+    from breakranks.snapshot.model import Job, Missing, Problem
+
+    job = Job("torchrun-29500", "torchrun", 4, 1000.0, ("torchrun", "train.py"), {"MASTER_ADDR": "n1"}, 7)
+    ranks = (FoundRank(0, 11, 0), FoundRank(1, 12, 1))
+    found = Found((FoundJob(job, ranks, (Missing("2-3", "elsewhere"),)),), (Problem("pid 9 is closed", "sudo"),))
+    said: list[Any] = [
+        m.Hello(m.PROTOCOL, "0.1", "3.11", "n1", "me", 5, 1000.0, "x", ("n1.x",), ("10.0.0.1",), True),
+        m.Jobs(1, found),
+        m.Taken(2, _snapshots()[0]),
+        m.Attached(3, ({"job": "x", "rank": 0},), ({"rank": 1, "what": "no"},)),
+        m.Told(4, ({"rank": 0, "answer": {"rank": 0, "text": "1"}},)),
+        m.Checked(5, (m.Step("ranks", True, "2"),)),
+        m.Failed(6, "no", "do"),
+        m.Data(7, b"{}\n"),
+        m.Find(1, ("1", "0")),
+        m.Sample(2, m.Look("torchrun-29500", "0-1"), 1, True, True, "all", 3),
+        m.Eval(3, "k", None, "0-1", {"source": "x"}, 5.0),
+        m.Connect(4, 1, "/run/x.sock"),
+    ]
+    stage = {"stage": "need", "python": "3.11", "suffix": "x", "machine": "x86_64", "magic": "a", "have": ["msgspec"]}
+    lines = [Writer(_NONCE, 600, at).lines("n1", MSGPACK, msgspec.msgpack.encode(one)) for at, one in enumerate(said)]
+    lines.append(Writer(_NONCE, 600, 50).lines("n2", JSON, json.dumps(stage).encode()))
+    return (*lines, b"".join([b"Welcome to n1\n", *lines]))
+
+
+def _read_host_lines(data: bytes) -> None:
+    from breakranks.reach import lines
+    from breakranks.reach.checking import Stage
+    from breakranks.reach.messages import Report, Request
+
+    reader = lines.Reader(_NONCE)
+    heard = [said for at in range(0, len(data), 700) for said in reader.feed(data[at : at + 700])]
+    understood = 0
+    for said in heard:
+        if said.kind == lines.JSON:
+            with contextlib.suppress(ValueError, RecursionError):  # as the controller does
+                told = json.loads(said.body)
+                if isinstance(told, dict):
+                    Stage(told)
+                    understood += 1
+        elif said.kind == lines.MSGPACK:
+            for way in (Report, Request):
+                try:
+                    message: Any = msgspec.msgpack.decode(said.body, type=way)
+                except (msgspec.MsgspecError, ValueError, RecursionError):
+                    continue  # as both ends do
+                understood += 1
+                _follow_report(message)
+    if not understood:
+        raise BreakranksError("passed over", "as both ends do")
+
+
+def _follow_report(report: Any) -> None:
+    """What the controller does with what a host says."""
+    from breakranks.jobs.across import join
+    from breakranks.reach.checking import fault_of
+    from breakranks.reach.cluster import named
+    from breakranks.reach.messages import Jobs, Taken
+    from breakranks.show.hosts import where_text
+    from breakranks.snapshot.merging import merge
+    from breakranks.snapshot.model import Host, only
+
+    if isinstance(report, Jobs) and not fault_of(report.found):
+        for one in join({"n1": report.found}, hosts=[Host("n1"), Host("n2", state="unreachable")]):
+            str(one.missing)
+    if isinstance(report, Taken):
+        with contextlib.suppress(SnapshotError):
+            mine = only(named(snapshot_file.unpack(report.snapshot), "n1"), RankSet(range(4)))
+            other = named(snapshot_file.unpack(_snapshots()[0]), "n2")
+            merged = merge([mine, other], hosts=[Host("n1"), Host("n2")], job=other.job, missing=(), places={0: "n1"})
+            where_text(merged)
+            _looked_at(merged)
+
+
+def _vary_host_lines(chance: random.Random, data: bytes) -> bytes:
+    from breakranks.reach import lines
+
+    written = b""
+    for at, said in enumerate(lines.Reader(_NONCE).feed(data)):
+        body = said.body
+        with contextlib.suppress(ValueError, RecursionError):
+            if said.kind == lines.JSON:
+                body = _json(_several(chance, json.loads(body)))
+            else:
+                body = _packed(_several(chance, msgspec.msgpack.decode(body)))
+        written += lines.Writer(_NONCE, 600, at).lines("n1", said.kind, body)
+    return written
+
+
+# ---- what the agent in a rank says to a console
+
+_WHERE = {"file": "/home/me/train.py", "line": 7, "function": "step", "source": "x = 1"}
+_STATE = {
+    "turn": 3, "rank": 1, "world": 2, "pid": 12, "host": "n1", "helper": False, "state": "stopped", "tracing": False,
+    "off": False, "consoles": 1, "role": "prompt", "stoppers": "0-1", "reason": "breakpoint", "site": "train.py:7",
+    "thread": "MainThread", "since": 1000.5, "where": _WHERE, "notes": ["a note"],
+    "inside": {"module": "m", "pass": "forward", "kind": "FSDP", "class": "C", "safe": ["x"]},
+}  # fmt: skip
+_TENSOR = {"kind": "tensor", "shape": [2, 3], "dtype": "torch.float32", "device": "cpu", "min": 0.0, "max": 1.5,
+           "mean": 0.5, "std": 0.1, "nan": 0, "inf": 0, "norm": 2.5, "digest": "ab"}  # fmt: skip
+_NUMBER = {"kind": "number", "value": 3}
+_SAID: tuple[dict[str, Any], ...] = (
+    {"event": "hello", "version": 1, **_STATE},
+    {"event": "state", **_STATE, "turn": 4, "state": "running"},
+    {"event": "state", **_STATE, "turn": 5},
+    {"event": "said", "text": "hello\n"},
+    {"event": "answer", "id": 1, "text": "3\n", "value": _NUMBER, "cut": 0, "error": False, "state": _STATE},
+    {"event": "answer", "id": 1, "text": "tensor(…)", "value": _TENSOR, "went": True, "state": _STATE},
+    {"event": "where", "id": 2, "frames": [_WHERE, _WHERE], "blocked": True, "thread": "MainThread",
+     "collective": {"op": "all_reduce", "members": [0, 1], **_WHERE}, **_STATE, "state": "running"},
+    {"event": "completions", "id": 3, "words": ["a", "b"]},
+    {"event": "probe", "hit": 1, "where": _WHERE, "values": [{"text": "3", "value": _NUMBER, "cut": 0}]},
+    {"event": "probe", "error": "NameError: x"},
+    {"event": "done", "id": 4, "error": "", "notes": []},
+)  # fmt: skip
+
+
+def _agent_lines() -> tuple[bytes, ...]:
+    every = [_json(one) + b"\n" for one in _SAID]
+    return (b"".join(every), *(every[0] + one for one in every))
+
+
+def _vary_lines(chance: random.Random, data: bytes) -> bytes:
+    lines = [json.loads(line) for line in data.splitlines()]
+    at = chance.randrange(len(lines))
+    lines[at] = _several(chance, lines[at])
+    return b"".join(_json(one) + b"\n" for one in lines)
+
+
+class _Peers:
+    """A place where the agents of two ranks are, as the console sees it: one says what it should, one what we like."""
+
+    rescan = 1e9
+
+    def __init__(self, data: bytes) -> None:
+        self._data = {0: _agent_lines()[0], 1: data}
+        self.ends: list[socket.socket] = []
+
+    def find(self) -> list[Any]:
+        from breakranks.debug.link import Found
+
+        return [Found(job="x", rank=rank, pid=11 + rank, helper=False, path="", debugging=True) for rank in self._data]
+
+    def connect(self, found: Any) -> socket.socket:
+        mine, theirs = socket.socketpair()
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        mine.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            mine.send(self._data[found.rank])
+        theirs.settimeout(2.0)
+        self.ends.append(mine)
+        return theirs
+
+
+def _read_agent(data: bytes) -> None:
+    from breakranks.debug.console import Console
+    from breakranks.debug.session import Session
+
+    peers = _Peers(data)
+    session = Session("x", place=peers)
+    try:
+        session.scan()
+        console = Console(session, interactive=False, patience=0.0)
+        pending = session.start("p x", session.ranks)
+        replies = session._replies[next(session._numbers)] = {}
+        session.drain()
+        _follow_console(console, session, pending, replies)
+        json.dumps([session.state(rank) for rank in session.ranks])
+        if 1 not in session.ranks:
+            raise BreakranksError("hung up", "as of a rank that has ended")
+    finally:
+        session.close(armed=True)
+        for end in peers.ends:
+            end.close()
+
+
+def _follow_console(console: Any, session: Any, pending: Any, replies: dict[int, Any]) -> None:
+    """What a console does with what it heard."""
+    from breakranks.debug.answers import Folded, fold
+    from breakranks.debug.answers_json import as_json
+    from breakranks.debug.outcomes import Stopped
+    from breakranks.debug.probing import Probe, _hit
+    from breakranks.debug.waiting import waits_of
+    from breakranks.show import answers, seats
+    from breakranks.show.style import Look, render
+
+    look = Look(width=100)
+    shown: list[Any] = []
+    for outcome in [*console.news(), fold(pending.answers.values())]:
+        if isinstance(outcome, Stopped):
+            shown += seats.stopped_lines(outcome.states, look)
+        elif isinstance(outcome, Folded):
+            shown += answers.lines(outcome, look)
+            json.dumps(as_json(outcome))
+    shown += seats.stopped_lines([session.state(rank) for rank in session.stopped], look)
+    rows = [
+        {"rank": rank, "state": replies.get(rank, session.state(rank)), "frames": _frames(replies.get(rank, {}))}
+        for rank in session.ranks
+    ]
+    absent = RankSet.span(0, session.world) - session.ranks
+    shown += seats.standing_lines(rows, absent, look)
+    shown += seats.inspected_lines(replies, look)
+    waits_of(replies, stopped=session.stopped, here=session.ranks)
+    session.unmoved(session.stops())
+    session.debugged, session.held, console.focus, console.prompt, console._expected()
+    probe = Probe(place="train.py:7", prints=("x",), when="", times=1)
+    for rank, message in session.hits:
+        hit = _hit(int(message.get("hit") or 0), {rank: message}, probe)
+        shown += [
+            seats.place(hit.where, look),
+            *(line for _, folded in hit.values for line in answers.lines(folded, look)),
+        ]
+    render(shown, look)
+
+
+def _frames(reply: dict[str, Any]) -> Any:
+    from breakranks.debug.console import _frames as frames
+
+    return frames(reply)
+
+
+_TOLD: tuple[dict[str, Any], ...] = (
+    {"value": "3", "described": _NUMBER, "printed": "x\n", "cut": 0, "where": _WHERE, "thread": "MainThread"},
+    {"error": "NameError: x", "where": _WHERE, "thread": ""},
+    {"effect": "a statement", "cut": 2},
+    {"refused": "no such thread"},
+)
+
+
+def _read_told(data: bytes) -> None:
+    """What a rank answers to `eval`, and to an attach."""
+    from breakranks.debug.answers import fold
+    from breakranks.debug.asking import _told
+    from breakranks.show import answers, seats
+    from breakranks.show.style import Look, render
+
+    look = Look(width=100)
+    told = [_told(0, _json(_TOLD[0])), _told(1, data)]
+    places = [(one.rank, one.where, one.thread) for one in told if one.where]
+    render([*seats.where_lines(places, look), *answers.lines(fold(one.answer for one in told), look)], look)
+    msgspec.to_builtins(told)
+    if told[1].help:
+        raise BreakranksError(told[1].answer.text, told[1].help)
+
+
+# ---- what a rank leaves where consoles look for it
+
+
+def _entries() -> tuple[bytes, ...]:
+    from breakranks.inside.rank.folder import started
+
+    pid = 1
+    entry = {"pid": pid, "start": started(pid), "rank": 0, "helper": False, "debugging": True, "ended": False}
+    return (_json({**entry, "program": "train.py", "where": _WHERE}), _json({**entry, "where": None}))
+
+
+def _read_entry(data: bytes) -> None:
+    from breakranks.debug import link
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "job").mkdir(mode=0o700)
+        Path(folder, "job", "rank-0.json").write_bytes(data)
+        found = link._agents_of(folder, "job")
+        json.dumps(msgspec.to_builtins(found))
+        if not found:
+            raise BreakranksError("passed over", "as find_agents does")
+
+
+# ---- what a rank is told
+
+_ASKED: tuple[dict[str, Any], ...] = (
+    {"do": "hello", "console": True, "version": 1},
+    {"do": "run", "id": 1, "line": "p 1 + 1", "takers": "0", "look": False},
+    {"do": "run", "id": 2, "line": "w", "takers": "0-3", "look": True},
+    {"do": "go", "id": 3, "ranks": "0", "only": True},
+    {"do": "interrupt", "id": 4, "hold": True, "reason": "hold"},
+    {"do": "withdraw", "id": 5},
+    {"do": "where", "id": 6},
+    {"do": "probe", "id": 7, "place": "program.py:4", "prints": ["turn"], "when": "turn > 3", "times": 2},
+    {"do": "complete", "id": 8, "text": "tu"},
+    {"do": "patience", "id": 9, "needed": True},
+    {"do": "state", "id": 10},
+    {"do": "bye", "armed": True},
+)
+_PROGRAM = """\
+import breakranks, time
+turn = 0
+while True:
+    turn += 1
+    time.sleep(0.01)
+    breakranks.breakpoint()
+"""
+
+
+class _Rank:
+    """A real program that stops at breakpoints, and the socket of its agent."""
+
+    def __init__(self) -> None:
+        import os
+
+        self._folder = tempfile.TemporaryDirectory()
+        place = Path(self._folder.name)
+        program = place / "program.py"
+        program.write_text(_PROGRAM)
+        environ = {**os.environ, "BREAKRANKS_RUN": str(place / "run"), "RANK": "0", "WORLD_SIZE": "1"}
+        (place / "run").mkdir(mode=0o700)
+        self.process = subprocess.Popen(
+            [sys.executable, str(program)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=place,
+        )
+        end = time.monotonic() + 90
+        while not (found := list((place / "run").glob("*/*.sock"))):
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"the program did not come to its breakpoint: {self.ended()}")
+            time.sleep(0.01)
+        self._path = found[0]
+
+    def ended(self) -> str:
+        assert self.process.stderr is not None
+        self.process.kill()
+        self.process.wait()
+        return self.process.stderr.read().decode(errors="replace")[-3000:]
+
+    def close(self) -> None:
+        self.ended()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        self._folder.cleanup()
+
+    def says(self, data: bytes) -> None:
+        """It is told something, and must still answer whoever comes next."""
+        from breakranks.debug.link import connected
+
+        with connected(str(self._path)) as odd:
+            odd.settimeout(5.0)
+            with contextlib.suppress(OSError):  # it hangs up on those that say too much
+                odd.sendall(data + b"\n")
+                odd.sendall(b'{"do": "bye", "armed": true}\n')
+            with connected(str(self._path)) as good:
+                good.settimeout(60.0)
+                good.sendall(b'{"do": "state", "id": 77}\n')
+                heard = b""
+                while b"\n" not in heard:
+                    piece = good.recv(65536)
+                    if not piece:
+                        raise AssertionError(f"its agent hangs up: {self.ended()}")
+                    heard += piece
+        answer = json.loads(heard.splitlines()[0])
+        assert answer.get("event") == "state" and answer.get("id") == 77, heard
+
+
+_rank: list[_Rank] = []
+
+
+def _read_as_rank(data: bytes) -> None:
+    if not _rank:
+        _rank.append(_Rank())
+    _rank[0].says(data)
+
+
+def close() -> None:
+    """End what was started for readers."""
+    while _rank:
+        _rank.pop().close()
+
+
+# ---- files that people write
+
+
+def _launches() -> tuple[bytes, ...]:
+    from breakranks.debug.dap_config import config_of
+
+    own = config_of(RankSet(range(3)), "127.0.0.1", 5678, "token")
+    mine = {"name": "mine", "type": "python", "request": "launch", "program": "${file}"}
+    return (
+        json.dumps({"version": "0.2.0", "configurations": [mine], "compounds": []}, indent=4).encode(),
+        json.dumps({**own, "configurations": [mine, *own["configurations"]]}, indent=4).encode(),
+        b'{\n    // a comment\n    "configurations": [],\n}\n',
+    )
+
+
+def _read_launch(data: bytes) -> None:
+    from breakranks.debug.dap_config import config_of, write
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "launch.json")
+        path.write_bytes(data)
+        why = write(str(path), config_of(RankSet(range(2)), "127.0.0.1", 5678, "token"))
+        if why:
+            assert path.read_bytes() == data, "refused, and yet changed"
+            raise BreakranksError(why, "as cli.dap says")
+        assert len(json.loads(path.read_bytes())["configurations"]) >= 2
+
+
+_CONFIG = b"""\
+# a comment
+target = "ssh:n[1-16]"
+ssh_config = "~/.ssh/cluster"
+ssh_options = ["-p", "2222"]
+python = "/opt/python/bin/python3"
+setup = "module load python"
+sudo = true
+deadline = 20
+"""
+_MEANINGS = b"""\
+[[meaning]]
+activity = "socket"
+file = "mycompany/rpc.py"
+function = "call"
+
+[[meaning]]
+activity = "compute"
+function = "a|b.*"
+op = "x"
+"""
+
+
+def _read_config(data: bytes) -> None:
+    from breakranks.cli.defaults import read_file
+
+    with tempfile.NamedTemporaryFile(suffix=".toml") as file:
+        file.write(data)
+        file.flush()
+        read_file({"BREAKRANKS_CONFIG": file.name})
+
+
+def _read_meanings(data: bytes) -> None:
+    from breakranks.cli.why import meanings
+
+    with tempfile.NamedTemporaryFile(suffix=".toml") as file:
+        file.write(data)
+        file.flush()
+        meanings(file.name).python("call", "/x/mycompany/rpc.py")
+
+
+READERS: dict[str, Reader] = {
+    "snapshot": Reader(_snapshots, _read_snapshot, _vary_snapshot),
+    "dump-pickle": Reader(lambda: _dumps("pickle"), _read_dump, _vary_pickle),
+    "dump-json": Reader(lambda: _dumps("json"), _read_dump, _vary_json),
+    "host-protocol": Reader(_host_lines, _read_host_lines, _vary_host_lines),
+    "rank-says": Reader(_agent_lines, _read_agent, _vary_lines),
+    "rank-hears": Reader(lambda: tuple(_json(one) + b"\n" for one in _ASKED), _read_as_rank, _vary_lines),
+    "rank-told": Reader(lambda: tuple(map(_json, _TOLD)), _read_told, _vary_json),
+    "rank-entry": Reader(_entries, _read_entry, _vary_json),
+    "rank-facts": Reader(_facts, _read_facts),
+    "launch-json": Reader(_launches, _read_launch, lambda chance, data: _vary_launch(chance, data)),
+    "config": Reader(lambda: (_CONFIG,), _read_config),
+    "meanings": Reader(lambda: (_MEANINGS,), _read_meanings),
+}
+
+
+def _vary_launch(chance: random.Random, data: bytes) -> bytes:
+    try:
+        return _vary_json(chance, data)
+    except ValueError:
+        return mutated_bytes(chance, data)
+
+
+def seeds_are_read() -> Iterator[tuple[str, str]]:
+    """Each reader's own seeds: what it made of them."""
+    for name, reader in READERS.items():
+        for data in reader.seeds():
+            yield name, tried(name, data)
