@@ -235,7 +235,6 @@ class Terminal:
         self.at = ""
         self._screen = Screen()
         self._closed = False
-        place._terminals.append(self)
         slave = self._slave
 
         def take_terminal() -> None:
@@ -245,6 +244,7 @@ class Terminal:
         self.process = place.start(
             command, env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=take_terminal
         )
+        place._terminals.append(self)
 
     @property
     def seen(self) -> str:

@@ -213,6 +213,7 @@ def test_a_main_thread_that_has_ended(place: Place, interpreter: Interpreter) ->
 def test_a_forked_helper(place: Place) -> None:
     """GIVEN a process that forks again and again THEN its child can be attached to as well, and both at once."""
     target = Target(place, "forks", env=QUIET)
+    wait_for("its helper", lambda: target.made("child"))
     child = int((target.folder / "child").read_text())
     shown = attach(place, f"pid:{child}", "w", "p MODE", "n", "go")
     assert "forks()" in shown and "'forks'" in shown

@@ -95,7 +95,8 @@ def test_many_in_a_row_and_at_once(place: Place) -> None:
     target = Target(place, "busy")
     processes = []
     for _ in range(4):
-        processes += [attaching(place, target, "p MODE", options=["--no-stop"]) for _ in range(2)]
+        options = ["--no-stop", "--timeout", str(DEADLINE)]  # eight at once: none of them is fast
+        processes += [attaching(place, target, "p MODE", options=options) for _ in range(2)]
         time.sleep(0.2)
     for process in processes:
         shown = process.communicate(timeout=DEADLINE)[0]

@@ -77,7 +77,6 @@ def test_json(place: Place) -> None:
     ]
 
 
-@on_every_python
 def test_a_frame_by_its_function_or_number(place: Place) -> None:
     target = Target(place, "lock")
     assert "'lock'" in ask(place, target, "MODE")
@@ -94,6 +93,17 @@ def test_a_frame_by_its_function_or_number(place: Place) -> None:
     assert "there is no frame 99: the stack has 2, 0 is the innermost" in said
 
 
+@on_every_python
+def test_names_of_a_frame_on_every_python(place: Place) -> None:
+    """Locals, globals, closures and scopes inside an expression: Pythons differ in how a frame gives them."""
+    target = Target(place, "lock")
+    source = "sorted(locals()), MODE, secret['lock'] + 1, [secret[key] for key in secret], (lambda: held.locked())()"
+    shown = ask(place, target, source)
+    assert shown.endswith("\n(['free', 'held', 'secret', 'threading'], 'lock', 3, [2], True)\n"), shown
+    assert "ZeroDivisionError" in ask(place, target, "print('noise') or secret['lock'] / 0", status=1)
+    assert target.ends() == target.untouched()
+
+
 def test_a_thread_by_its_name(place: Place) -> None:
     target = Target(place, "threads")
     assert ask(place, target, "--thread", "waiter", "name").endswith("'x'\n")
@@ -107,7 +117,6 @@ def test_a_thread_by_its_name(place: Place) -> None:
     assert "no thread 'nobody' runs Python there; there is: " in said and "spinner" in said
 
 
-@on_every_python
 def test_values_of_any_kind(place: Place) -> None:
     target = Target(place, "pipe")
     assert ask(place, target, "None").endswith("\nNone\n")
@@ -126,7 +135,6 @@ def test_values_of_any_kind(place: Place) -> None:
     assert target.ends().startswith("result ")
 
 
-@on_every_python
 def test_what_it_prints_is_not_in_the_programs_output(place: Place) -> None:
     target = Target(place, "pipe")
     ask(place, target, "print('noise')")
