@@ -15,7 +15,7 @@ def write_part(rank: int) -> None:
 def merge_parts(world: int) -> None:
     for rank in range(world):
         while not os.path.exists(work_path(f"part-{rank}.json")):
-            time.sleep(0.2)
+            time.sleep(1)
 
 
 def main() -> None:
