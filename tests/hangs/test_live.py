@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from support.stalls import undisturbed
+from support.targets import OTHERS, Interpreter, on
 
 from .case import Case
 from .check import check
 from .expected import BY_NAME, CASES
 from .harness import breakranks, key_of, running, why
-from .targets import VERSIONS, interpreter
 
 # Plain jobs that are explained by what their processes say of themselves: a lock, a queue, a socket, a fork.
 ON_EVERY_PYTHON = ("lock_held_socket", "queue_producer_ended", "plain_socket", "plain_fork", "healthy_contention")
@@ -36,14 +36,11 @@ def test_why_explains_the_job(case: Case) -> None:
         check(case, status, answer, str(job.folder), job.files())
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_jobs_of_another_python_are_explained(version: str) -> None:
+@on(*OTHERS)
+def test_jobs_of_another_python_are_explained(interpreter: Interpreter) -> None:
     # GIVEN jobs that another Python runs, all at once: each must have stood for a while
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
     with ExitStack() as jobs:
-        started = [jobs.enter_context(running(BY_NAME[name], python)) for name in ON_EVERY_PYTHON]
+        started = [jobs.enter_context(running(BY_NAME[name], interpreter.path)) for name in ON_EVERY_PYTHON]
         for job in started:
             # WHEN
             key = key_of(job)
