@@ -568,11 +568,19 @@ class _Rank:
             cwd=place,
         )
         end = time.monotonic() + 90
-        while not (found := list((place / "run").glob("*/*.sock"))):
+        while not self._listens(place / "run"):
             if self.process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"the program did not come to its breakpoint: {self.ended()}")
             time.sleep(0.01)
-        self._path = found[0]
+
+    def _listens(self, folder: Path) -> bool:
+        """A socket has its name a moment before somebody listens there."""
+        from breakranks.debug.link import connected
+
+        for self._path in folder.glob("*/*.sock"):
+            with contextlib.suppress(OSError), connected(str(self._path)):
+                return True
+        return False
 
     def ended(self) -> str:
         assert self.process.stderr is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 
@@ -40,6 +41,14 @@ def test_any_bytes_are_read_or_refused(name: str, data: bytes) -> None:
 @pytest.mark.parametrize("data", [b'{"entries": [\xff]}', b'{"version": "2.10", "entries": [{"\xe9": 1}]}'])
 def test_json_that_is_not_utf8(data: bytes) -> None:
     assert readers.tried("dump-json", data) == "refused"
+
+
+@pytest.mark.parametrize("created", [2**63 - 1, 2**64, 10**30, -(2**40)])
+def test_a_call_at_a_time_that_no_calendar_has(created: int) -> None:
+    top = json.loads(readers.READERS["dump-json"].seeds()[0])
+    for entry in top["entries"]:
+        entry["time_created_ns"] = created
+    assert readers.tried("dump-json", json.dumps(top).encode()) == "read"
 
 
 def test_a_pickle_that_asks_for_gigabytes() -> None:

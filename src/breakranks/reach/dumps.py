@@ -40,7 +40,8 @@ def together(path: str, answers: Iterable[Read | Left]) -> Snapshot:
     left += [*doubles, *strangers]
     if not kept:
         reasons = "\n".join(f"{one.file.path} {one.what}" for one in left[:_MANY])
-        raise UsageError(f"no dump in {path} can be read:\n{reasons}", next((o.remedy for o in left if o.remedy), ""))
+        remedy = next((one.remedy for one in left if one.remedy), "Name a folder that has the dumps of one job alone.")
+        raise UsageError(f"no dump in {path} can be read:\n{reasons}", remedy)
     return _snapshot(path, kept, left)
 
 

@@ -39,6 +39,7 @@ _MOST_PENDING = 256
 _WITH_STACKS = 3  # pending calls of a group whose stacks are kept: what holds a rank up is the first
 _MOST_TENSORS = 64  # of one call whose sizes are kept whole
 _MOST_GAP = 100_000
+_LEAST, _MOST = -1, 1 << 62  # of a counter, and of nanoseconds
 _NS = 1e-9
 
 
@@ -114,6 +115,7 @@ def _columns(entries: list[dict[str, Any]]) -> _Columns:
             kinds == [{int}, {int}, {str}, {str}, {int}]
             and all(len(pair) == 2 and {type(one) for one in pair} == {str} for pair in set(pairs))
             and max(map(len, sizes[0])) < _MOST_TENSORS
+            and all(min(column) >= _LEAST and max(column) < _MOST for column in (records, numbers, created))
         ):
             # Version 2: later ones write the same value differently when it is shared.
             keys = list(map(marshal.dumps, zip(names, *sizes, strict=True), repeat(2)))
@@ -160,7 +162,7 @@ def _whole(value: object, otherwise: int) -> int:
         number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return otherwise
-    return number if -1 <= number < 1 << 62 else otherwise
+    return number if _LEAST <= number < _MOST else otherwise
 
 
 def configs_of(value: object) -> dict[str, Config]:
