@@ -85,11 +85,11 @@ def test_a_full_disk(nodes: Nodes) -> None:
     host = nodes["n1"]
     host.fill()
     for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"):
-        done = ssh(nodes, "n1", f"echo x > {folder}/x; echo x > {nodes.folder}/x")
+        done = ssh(nodes, "n1", f"echo x > {folder}/x; echo x > {nodes.folder}/shared")
         assert "No space left on device" in done.stderr, folder
         assert done.stderr.count("\n") == 1
     host.empty()
-    assert not ssh(nodes, "n1", "echo x > /tmp/x && echo x > /run/x").stderr
+    assert not ssh(nodes, "n1", "echo x > /tmp/x && echo x > /run/x && rm /tmp/x /run/x").stderr
 
 
 def test_a_partial_cut_leaves_the_rest(nodes: Nodes) -> None:

@@ -177,8 +177,8 @@ STREAMS = {
     "floods stderr": "def begin():\n while True: os.write(2, b'no ' * 20000)",
     "closes stdout": "def begin():\n os.close(1)\n time.sleep(600)",
     "closes stdout, floods stderr": "def begin():\n os.close(1)\n while True: os.write(2, b'no ' * 20000)",
-    "bombs": "def begin():\n raw(writer.lines('evil', b'z', BOMBS['message']) * 3)\n time.sleep(600)",
-    "bombs that fit": "def begin():\n raw(writer.lines('evil', b'z', BOMBS['fits']) * 3)\n time.sleep(600)",
+    "bombs": "def begin():\n raw(writer.lines('evil', b'z', BOMBS['message']) * 3)\n os._exit(3)",
+    "bombs that fit": "def begin():\n raw(writer.lines('evil', b'z', BOMBS['fits']) * 3)\n os._exit(3)",
 }
 
 

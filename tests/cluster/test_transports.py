@@ -33,7 +33,7 @@ def run(command: Sequence[str], **environment: str) -> str:
 
 def test_pdsh(nodes: Nodes) -> None:
     out = run(["pdsh", "-S", "-w", "n[1-3]", "hostname"], **pdsh_environment(nodes))
-    assert sorted(out.splitlines()) == ["n1: n1", "n2: n2", "n3: n3"]
+    assert sorted(out.splitlines()) == ["n1: n1", "n2: Welcome to n2", "n2: n2", "n3: n3"]
 
 
 def test_mpirun(nodes: Nodes) -> None:
