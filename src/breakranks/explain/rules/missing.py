@@ -34,7 +34,10 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
     if not waiting:
         # No framework that we know: do all that are left stand in one place, using no CPU?
         waiting = [node for node in case.nodes if node.reason == "sleep" and not node.look.moved]
-        if len(waiting) != 1 or waiting[0].ranks != case.seen or waiting[0].look.busy > 0.02:
+        # Ranks in one place may be in several nodes: what else was seen of them differs.
+        if union(waiting) != case.seen or len({node.where for node in waiting}) != 1:
+            return []
+        if any(node.look.busy > 0.02 for node in waiting):
             return []
         needs = SLOW
     victims = union(waiting)
