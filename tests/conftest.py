@@ -26,13 +26,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", dest="every_job", help="run every live job, not one of each kind")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say which tests stay together where there are two lanes."""
-    for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        if folder not in TEST_BY_TEST:
-            item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_LANE else item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep tests together where there are two lanes. Not by marks of groups: with pytest 9, xdist does not see them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByFolder(config, log)
+
+
+def group_of(nodeid: str) -> str:
+    """What runs in one lane, in order: a folder, a file, or a test."""
+    path = nodeid.partition("::")[0]
+    folder = path.removeprefix("tests/").partition("/")[0]
+    return folder if folder in ONE_LANE else nodeid if folder in TEST_BY_TEST else path
 
 
 @pytest.hookimpl(wrapper=True)
