@@ -130,6 +130,15 @@ def test_a_finished_rank_that_nobody_waits_for_is_no_fault() -> None:
     assert explain(world.snapshot()).verdict is None
 
 
+def test_ranks_that_wait_in_one_place_need_not_look_the_same() -> None:
+    """GIVEN ranks that poll for a file, and were seen at other moments of it THEN the one that is gone is named."""
+    world = World(world_size=3, span=20.0)
+    for awoke in (False, True):
+        world.add(world.thread(own("merge_parts"), call=Call("clock_nanosleep", left=0.2), idle=20.0), ran=awoke)
+    world.missing.append(Missing("2", "absent"))
+    assert verdict_of(world) == ("rank-exited", "2", "0-1")
+
+
 def test_ranks_of_other_hosts_are_a_guess_not_a_fact() -> None:
     world = World(world_size=4)
     for _ in range(2):
