@@ -33,7 +33,7 @@ WAYS = 3  # different stacks on which ranks wait
 SAMPLES = 2  # at most, as `why` keeps
 BEGAN = 1_800_000_000.0
 SITE = "/opt/conda/envs/train/lib/python3.11/site-packages"
-_OPTIONS = re.compile(r"([0-9a-f]{16}),(\d+),[01],([\d.]+),[0-9a-f]{64}")
+_OPTIONS = re.compile(r"([0-9a-f]{16}),(\d+),([\d.]+),[0-9a-f]{64}")
 _LIBRARY = f"{SITE}/torch/lib/libtorch_cpu.so"
 _LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
 # Hands its pipes over to an agent, and stays until that has ended. Imports nothing that is not built in.

@@ -9,6 +9,7 @@ import bdb
 import gc
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -446,27 +447,27 @@ def request(text: str) -> Any:
 
 
 def forked(console: Console) -> None:
-    """A child goes on where its parent would stop."""
+    """A child goes on where its parent would stop, also where another thread had our locks when it was forked."""
     console.command(f"b armed_program.py:{line_of('added')} if os.getpid() != {os.getpid()}")
     console.command("catch ZeroDivisionError")
     found: list[int] = []
+    gate, done = os.pipe(), os.pipe()
+    thread = started(lambda: found.append(forking(gate[0], done[1])), "forking")
+    state = Path(f"/proc/self/task/{thread.native_id}/syscall")
+    wait_until(lambda: state.read_text().startswith(f"0 {gate[0]:#x} "))  # it reads there
     known = armed.engine(console.agent)
-    with (
-        known.lock,
-        armed._making,
-        console.agent.seat.changed,
-        console.agent.wire._guard,
-    ):  # which nobody has in a child
-        thread = started(lambda: found.append(forking()), "forking")
-        thread.join(PATIENCE)
+    with known.lock, armed._making, console.agent.seat.changed, console.agent.wire._guard:
+        os.write(gate[1], b".")
+        select.select([done[0]], [], [], PATIENCE)  # the child has done its work, with nobody there to release them
+    thread.join(PATIENCE)
     show(child=found)
     armed.disarm(console.agent)
 
 
-def forking() -> int:
-    pid = os.fork()
+def forking(gate: int, done: int) -> int:
+    pid = os.read(gate, 1) and os.fork()  # in one line: no code of ours runs between the two
     if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return os.waitstatus_to_exitcode(os.waitpid(int(pid), 0)[1])
     signal.alarm(60)  # should it stop, nobody would let it go
     for _ in range(3):
         add(1)
@@ -475,6 +476,7 @@ def forking() -> int:
     except ZeroDivisionError:
         pass
     tools = [tool for tool in range(6) if sys.version_info >= (3, 12) and sys.monitoring.get_tool(tool)]
+    os.write(done, b".")
     os._exit(10 if sys.gettrace() is None and not tools else 11)
 
 

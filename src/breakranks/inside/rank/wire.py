@@ -75,11 +75,13 @@ class Wire:
 
     def close(self) -> None:
         """Leave nothing open."""
-        self.hang_up()
-        self._selector.close()
-        handles, self._awake, self._wake = (self._awake, self._wake), -1, -1
-        for handle in handles:
-            os.close(handle)
+        # While Python closes a file, its object says already that it is closed: a child could not close it then.
+        with forks.Paused():
+            self.hang_up()
+            self._selector.close()
+            handles, self._awake, self._wake = (self._awake, self._wake), -1, -1
+            for handle in handles:
+                os.close(handle)
 
     # ---- from the agent's thread
 
@@ -158,8 +160,9 @@ class Wire:
     def _drop(self, client: Client) -> None:
         if client in self.clients:
             self._selector.unregister(client.connection)
-            client.connection.close()
-            self.clients.remove(client)  # last: a forked child closes what is here
+            with forks.Paused():  # as in close
+                client.connection.close()
+                self.clients.remove(client)
             self._gone(client)
 
 
