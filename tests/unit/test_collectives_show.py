@@ -501,7 +501,8 @@ def test_files_that_are_left_out_are_folded(tmp_path: Path, capsys: pytest.Captu
         (tmp_path / "d" / f"nccl_trace_rank_{rank}").write_bytes(b"junk")
     _, out, _ = run("why", path, capsys=capsys)
     assert "  [3] (1) missing, left no dump that can be read: it may have died" in out
-    assert out.count("not seen: ") == 8 and out.endswith("not seen: and 20 more, with --full\n")
+    assert out.count("not seen: ") == 7 and out.endswith("not seen: and 21 more, with --full\n")
+    assert out.count("      If it is a dump, copy it again") == 1
     _, out, _ = run("why", path, "--full", capsys=capsys)
     assert out.count("not seen: ") == 27
 

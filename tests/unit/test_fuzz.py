@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import warnings
 
 import pytest
@@ -17,7 +18,11 @@ PURE = [name for name in readers.READERS if name != "rank-hears"]
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.parametrize("name", PURE)
+# TOML is read from 3.11 on; before, the refusal says so.
+READ = [name for name in PURE if sys.version_info >= (3, 11) or name not in ("config", "meanings")]
+
+
+@pytest.mark.parametrize("name", READ)
 def test_what_is_whole_is_read(name: str) -> None:
     assert "read" in {readers.tried(name, data) for data in readers.READERS[name].seeds()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json as stdlib_json
 import os
@@ -10,6 +11,7 @@ import select
 import shlex
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +57,7 @@ from breakranks.snapshot.model import (
     StackTable,
     Thread,
 )
+from support.processes import defaults_for_signals
 
 SITE = "/venv/lib/python3.11/site-packages"
 LOOK = Look(now=1000.0, folder="/home/me/run", home="/home/me")
@@ -465,6 +468,12 @@ finally:
 """
 
 
+def take_terminal() -> None:
+    """In a new process: the terminal is its own, and Ctrl-C ends it, whatever whoever runs the tests ignores."""
+    defaults_for_signals()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @pytest.mark.parametrize("leave", ["q", "ctrl-c", "SIGTERM", "SIGHUP"])
 def test_the_terminal_is_given_back(leave: str) -> None:
     # GIVEN the live view on a real pseudo-terminal
@@ -476,7 +485,7 @@ def test_the_terminal_is_given_back(leave: str) -> None:
         stdout=child,
         stderr=child,
         start_new_session=True,
-        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        preexec_fn=take_terminal,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
     )
     os.close(child)
