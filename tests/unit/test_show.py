@@ -458,7 +458,7 @@ def test_once_is_one_frame() -> None:
 LIVE = """
 import sys, termios
 sys.path.insert(0, {tests!r})
-from test_show import LOOK, diagnosis, job
+from unit.test_show import LOOK, diagnosis, job
 from breakranks.show.live import watch
 before = termios.tcgetattr(0)
 try:
@@ -478,7 +478,7 @@ def take_terminal() -> None:
 def test_the_terminal_is_given_back(leave: str) -> None:
     # GIVEN the live view on a real pseudo-terminal
     parent, child = pty.openpty()
-    code = LIVE.format(tests=str(Path(__file__).parent))
+    code = LIVE.format(tests=str(Path(__file__).parents[1]))
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=child,
