@@ -291,10 +291,10 @@ def test_nothing_is_left_in_a_program(place: Place, way: str) -> None:
 
 
 def test_cycles_do_not_grow(place: Place) -> None:
-    """25 times in and out of a busy program. scripts/attach-cycles does it 1,000 times."""
+    """50 times in and out of a busy program. scripts/attach-cycles does it 1,000 times."""
     target = Target(place, "threads")
     before: tuple[int, int, int] = (0, 0, 0)
-    for cycle in range(25):
+    for cycle in range(50):
         commands = (["w", "n", "go"], ["p MODE"], ["locals", "s", "s"])[cycle % 3]
         attach(place, target, *commands)
         target.left()
@@ -303,7 +303,7 @@ def test_cycles_do_not_grow(place: Place) -> None:
     assert fds_of(target.pid) == before[0]
     assert len(os.listdir(f"/proc/{target.pid}/task")) == before[1]
     # KiB: it comes and goes with the collector, which takes our classes away.
-    assert rss_of(target.pid) - before[2] < 5000, (before, rss_of(target.pid))
+    assert rss_of(target.pid) - before[2] < 8000, (before, rss_of(target.pid))
     assert target.ends() == target.untouched()
 
 

@@ -8,7 +8,7 @@ import pytest
 from breakranks.errors import UsageError
 from breakranks.explain import Diagnosis, explain
 from breakranks.explain.meanings import Table, from_toml
-from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Socket, Thread
+from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Rank, Socket, Thread
 
 from .jobs import BATON, LOADER, LONG_SLEEP, PDB, SUBPROCESS, WORKER, World, lib, own
 
@@ -163,6 +163,16 @@ def test_a_stopped_rank_beats_everything_else_that_is_odd() -> None:
     world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
     world.add(world.in_all_reduce())
     assert verdict_of(world)[:2] == ("rank-stopped", "0")
+
+
+def test_a_rank_that_polls_for_a_file_may_be_seen_between_two_sleeps() -> None:
+    world = World(span=6.0)
+    for rank in range(2):
+        nap = Call("clock_nanosleep", left=0.03)
+        moments = [(world.thread(own("wait_until_done"), native=("time_sleep",), call=call),) for call in (nap, None)]
+        lock = FileLock("/tmp/weights.part", "file", 100 + rank, 0, "", 3600.0)
+        world.ranks.append(Rank(rank, "n1", world.process(100 + rank, *moments, locks=(lock,)), rank))
+    assert verdict_of(world) == ("stale-lock-file", "0-1", "")
 
 
 def test_a_lock_file_without_holder_is_stale_and_named() -> None:

@@ -69,7 +69,7 @@ class Reader:
             frames = self._snapshot.stack(thread.stack)
             merged = self._snapshot.stack(thread.native)
             known = self._known[key] = self._work_out(frames, merged, thread, call, about, kind)
-        if known.word == "sleep" and _polls_for_a_file(process, call):
+        if known.word == "sleep" and _polls_for_a_file(process, thread, call):
             known = known._replace(word="file-lock", op="a loop of its own")
         if known.word == "collective" and known.op in ("", "collective"):
             known = known._replace(op=self._gloo_operation(sample) or "a collective")
@@ -208,14 +208,23 @@ class Reader:
         return "", ""
 
 
-def _polls_for_a_file(process: Process, call: Call | None) -> bool:
+def _polls_for_a_file(process: Process, thread: Thread, call: Call | None) -> bool:
     """Sleeps for a moment, again and again, in a function that has the path of an existing lock file."""
-    return (
-        call is not None
-        and call.left is not None
-        and call.left < _POLL
-        and any(lock.kind not in ("gone", "conflict") for lock in process.locks)
-    )
+    if not any(lock.kind not in ("gone", "conflict") for lock in process.locks):
+        return False
+    if call is not None:
+        return _is_nap(call)
+    # Seen between two sleeps: those that were seen at the same place count.
+    threads = (one for sample in process.samples for one in sample.threads)
+    return any(one.call is not None and _is_nap(one.call) for one in threads if _is_same(one, thread))
+
+
+def _is_nap(call: Call) -> bool:
+    return call.left is not None and call.left < _POLL
+
+
+def _is_same(one: Thread, other: Thread) -> bool:
+    return (one.tid, one.stack) == (other.tid, other.stack)
 
 
 def _split(frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
