@@ -215,11 +215,12 @@ def subinterpreter():
         other = interpreters.create(isolated=False)
     code = f"""
 import os, time
-total = 0
+total, turns = 0, 0
 while not os.path.exists({FOLDER + "/end"!r}):
     total += sum(range(100))
+    turns += 1
     time.sleep(0.001)
-assert total
+assert total == turns * 4950
 """
     inner = threading.Thread(target=interpreters.run_string, args=(other, code), name="inner")
     inner.start()
