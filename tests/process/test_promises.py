@@ -77,10 +77,24 @@ def test_killed_at_any_moment_it_leaves_every_rank_running(tmp_path: Path, inter
             os.killpg(looker.pid, signal.SIGKILL)
             looker.wait()
             wait_for_progress(paths)
-        assert not any(state.process_state(rank.pid) in "TtZX" for rank in ranks)
+        # A worker that reads C frames has a session of its own too, and ends what it has begun.
+        wait_for("no rank to be stopped", lambda: not any(state.process_state(rank.pid) in "TtZX" for rank in ranks))
     for path in paths:
         turns, digest = path.read_text().split()
         assert digest == expected(int(turns))
+
+
+def test_a_worker_whose_reader_has_gone_stops_nobody(tmp_path: Path) -> None:
+    """GIVEN a worker that reads C frames WHEN who started it has gone THEN it ends, without a look."""
+    with Place(tmp_path) as place:
+        rank = place.start([sys.executable, "-c", "import time; time.sleep(600)"])
+        ours, theirs = os.pipe()
+        os.close(ours)
+        try:
+            worker = place.start([sys.executable, "-m", "breakranks.observe.native", str(rank.pid)], stdout=theirs)
+        finally:
+            os.close(theirs)
+        assert worker.wait(DEADLINE_SECONDS) == 0  # else it would have failed to write what it saw
 
 
 def test_nothing_of_ours_is_left_running(tmp_path: Path) -> None:

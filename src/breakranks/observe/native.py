@@ -195,12 +195,14 @@ def short_symbol(symbol: str) -> str:
 
 
 def _main(pids: list[int]) -> None:
-    """The worker: one JSON line a process."""
+    """The worker: one JSON line a process. When nobody is left to read these, no further process is stopped."""
     import json
 
     from pystack.engine import NativeReportingMode, get_process_threads
 
     for pid in pids:
+        if not _has_reader(1):
+            return
         answer: dict[str, Any] = {"pid": pid, "threads": [], "problem": ""}
         try:
             for thread in get_process_threads(pid, native_mode=NativeReportingMode.ALL, stop_process=True):
@@ -208,6 +210,14 @@ def _main(pids: list[int]) -> None:
         except Exception as error:
             answer["problem"] = f"{type(error).__name__}: {error}"
         print(json.dumps(answer), flush=True)
+
+
+def _has_reader(pipe: int) -> bool:
+    import select
+
+    poll = select.poll()
+    poll.register(pipe, 0)  # no event but that the other end was closed
+    return not poll.poll(0)
 
 
 def _thread(thread: Any) -> dict[str, Any]:
