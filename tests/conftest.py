@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep tests together where there are two lanes. Not by marks of groups: with pytest 9, xdist does not see them."""
+    """Keep tests together where there are lanes. Not by marks of groups: with pytest 9, xdist does not see them."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFolder(LoadScopeScheduling):

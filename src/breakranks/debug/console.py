@@ -98,10 +98,11 @@ class Console:
     def _collect_stops(self) -> None:
         """Ranks come to the same place a moment apart: wait for those that follow a rank that has stopped."""
         session, until = self.session, time.monotonic() + _FOLD_SECONDS_MOST
+        pause = min(_FOLD_SECONDS, self._patience)
         if not any(event.what == "stopped" for event in session.events):
             return
         while time.monotonic() < until:
-            if not session.wait(self._another_stop(), _FOLD_SECONDS) or session.ranks <= session.stopped:
+            if not session.wait(self._another_stop(), pause) or session.ranks <= session.stopped:
                 return
 
     def _another_stop(self) -> Callable[[], bool]:
