@@ -101,9 +101,11 @@ class Job(Launch):
     def said(self, word: str) -> dict[str, list[str]]:
         """What the ranks printed after a word, by rank."""
         found: dict[str, list[str]] = {}
-        for rank, text in re.findall(rf"^{word} (\d+) (.*)$", self.output, re.MULTILINE):
+        # mpirun passes on what it has read of a rank, and that may be a line without its end.
+        output = re.sub(rf"(?<=\d){word} ", f"\n{word} ", self.output)
+        for rank, text in re.findall(rf"^{word} (\d+) (.*)$", output, re.MULTILINE):
             found.setdefault(rank, []).append(text)
-        for rank, text in re.findall(rf"\[rank (\d+)\] {word} (.*)$", self.output, re.MULTILINE):
+        for rank, text in re.findall(rf"\[rank (\d+)\] {word} (.*)$", output, re.MULTILINE):
             found.setdefault(rank, []).append(text)
         return found
 

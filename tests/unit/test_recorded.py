@@ -12,7 +12,7 @@ from breakranks.observe.recorder.dump import Config, make
 from breakranks.rankset import RankSet
 from breakranks.reach.recorders import join
 from breakranks.snapshot.model import Call as SnapshotCall
-from breakranks.snapshot.model import Snapshot, StackTable
+from breakranks.snapshot.model import Rank, Snapshot, StackTable
 
 from .jobs import C10D, LONG_SLEEP, World, lib, own
 from .recordings import SECOND, Call, dump, pending
@@ -112,6 +112,21 @@ def test_calls_made_while_we_watched_are_moves() -> None:
     calls = {r: [Call("w")] * 5 + ([pending("w")] if r != 2 else []) for r in range(4)}
     assert told(four(2, left=0.2), calls, {"w": range(4)}, ago=0.3).verdict is None
     assert told(four(2, left=3600), calls, {"w": range(4)}, ago=0.3).verdict is not None  # it sleeps for an hour
+
+
+def test_a_rank_that_naps_between_two_calls_is_no_hang() -> None:
+    # Rank 0 slept for 2 s more, made a call with the others 7 s ago, and sleeps again, all within one look.
+    world = World(span=14.0)
+    naps = [world.thread(own("step"), call=SnapshotCall("clock_nanosleep", left=left), idle=5.0) for left in (2.0, 2.1)]
+    process = world.process(100, *((nap,) for nap in naps))
+    world.ranks.append(Rank(0, "n1", process, 0))
+    world.add(world.in_all_reduce(idle=5.0))
+    calls = {0: [Call("w")] * 2, 1: [Call("w")] * 2 + [pending("w")]}
+    snapshot = recorded(
+        world, calls, {"w": range(2)}, ago=7.0 - 13.0
+    )  # as of NOW, which is 13 s before the last sample
+    found = explain(snapshot)
+    assert found.verdict is None, found.verdict
 
 
 def test_a_rank_whose_call_has_completed_meanwhile_moves() -> None:

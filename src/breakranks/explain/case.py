@@ -302,7 +302,7 @@ class Case:
             made = max((t.last.created for t in recorder.tracks if t.last and t.last.thread in tids), default=0.0)
             if made > one.process.samples[0].time:
                 stands = min(one.stands, max(0.0, self.last_seen(rank) - made))
-                self.looks[rank] = one._replace(stands=stands, moved=True)
+                self.looks[rank] = one._replace(stands=stands, moved=True, moves=max(1, one.moves))
 
     def _others(self, call: Wait) -> RankSet:
         """Those that a call waits for. Where a recorder could not be read, the stack says whether it came; but one that
