@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support import evidence, stalls
+from support.waiting import wait_for
 
 TESTS = Path(__file__).parent
 # A machine that stands still for a moment is no fault of the code.
@@ -76,6 +78,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Nothing may outlive the tests of a lane: it fails them."""
     if hasattr(session.config, "workeroutput"):  # in a lane
+        with contextlib.suppress(AssertionError):
+            wait_for("what the last test ended to be gone", lambda: not evidence.living(), 30)
         session.config.workeroutput["left"] = evidence.of_processes(evidence.living())
     elif any(_left_behind):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

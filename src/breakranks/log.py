@@ -29,6 +29,7 @@ _LEVELS = {DEBUG: "DEBUG", INFO: "INFO"}
 _ROOT = "breakranks"
 _MAX_WORD = 200  # characters of one word of a command line
 _MAX_VALUE = 1_000
+_LAST_TIME = 1e11  # seconds; what a calendar has
 
 
 _level = OFF  # the lowest that is wanted
@@ -99,7 +100,8 @@ def relay(host: str, created: float, wanted: int, room: str, pid: int, text: str
     known = DEBUG if wanted <= DEBUG else INFO
     plain = _printable("".join(letter for letter in room if letter.isalnum() or letter in "_.")[:40])
     record = logging.LogRecord(f"{_ROOT}.{plain}", known, "", 0, "%s", (_printable(_hidden(text[:4000])),), None)
-    record.created, record.process, record.host = created, pid, host
+    record.created = created if abs(created) < _LAST_TIME else time.time()
+    record.process, record.host = pid, host
     logging.getLogger(_ROOT).handle(record)
 
 

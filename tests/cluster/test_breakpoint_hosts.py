@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.consoles import records
 from support.waiting import wait_for
 
 from .launch import Job, job_of
@@ -73,7 +74,7 @@ def console(job: Job, host: str, *commands: str) -> list[dict[str, Any]]:
     words = [word for command in commands for word in ("-c", command)]
     done = job.nodes[host].run([CONSOLE, "console", "--json", *words], timeout=120)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return records(done.stdout)
 
 
 def logs(job: Job) -> str:

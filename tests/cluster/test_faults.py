@@ -188,7 +188,7 @@ def test_refusing_and_crashing(nodes: Nodes) -> None:
     nodes.crash("n6")
     gone = ssh(nodes, SOON, "n6", "true")
     assert (gone.returncode, "refused" in gone.stderr) == (255, False)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in processes)
+    wait_for("its processes to have gone", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in processes))
 
 
 def test_what_is_on_a_host(nodes: Nodes) -> None:

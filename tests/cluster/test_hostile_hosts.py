@@ -288,6 +288,7 @@ FOUND = {
     "missing, huge": "found(missing=[dict(ranks='0-' + '9' * 5000, reason='exited', detail=ESC)])",
     "nan": "found(started=float('nan'))",
     "infinite": "found(started=float('inf'))",
+    "at the end of time": "found(started=1e17)",
     "escapes": "found(key=ESC, launcher=ESC, command=[ESC], problems=[[ESC, ESC]])",
     "escapes, joined": "found(command=[ESC], problems=[[ESC, ESC]], missing=[dict(ranks='1', reason=ESC, detail=ESC)])",
     "types": "[[['x']]]",

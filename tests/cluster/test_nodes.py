@@ -193,8 +193,9 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         spaces = namespaces([host.pid for host in nodes]) - namespaces([os.getpid()])
         assert len(spaces) == 2 * len(NAMESPACES)
         # Namespaces have no name, so they go with their processes. Their numbers are used again at once.
+        started = {stubborn.pid, stubborn.pid_here, stopped.pid, stopped.pid_here}  # which waits for them
         pids = members(spaces) | {nodes._switch, *(init.pid for init in nodes._inits.values())}
-        assert {stubborn.pid, stubborn.pid_here, stopped.pid, stopped.pid_here} < pids
+        assert started < pids
         assert nodes.link in links()
 
     assert (stubborn.returncode, stopped.returncode) == (-9, -9)

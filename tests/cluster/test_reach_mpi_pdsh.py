@@ -97,7 +97,7 @@ def test_lost_hosts(way: str, nodes: Nodes, job: Job) -> None:
     nodes.cut_between(MACHINE, "n3")
     try:
         with leaves_nothing(nodes, but=OF_RANKS):
-            look = by(way, nodes, "n1", "n2", "n3", "n4", options="-oConnectTimeout=4 ")
+            look = by(way, nodes, "n1", "n2", "n3", "n4", options="-oConnectTimeout=2 ")  # before our own deadline
             answer = look.losing("stacks", "--json", fine=lambda seen: lost_of(seen.json).keys() == {"n3", "n4"}).json
     finally:
         nodes.heal_between(MACHINE, "n3")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from process.attaching import threads_of
 from support.processes import inherited
 from support.stalls import undisturbed
 
@@ -76,11 +77,8 @@ class Job(Launch):
     def left(self) -> None:
         """Nothing of ours is in any rank any more."""
 
-        def gone() -> bool:
-            names = [path.read_text() for pid in self.pids_of_ranks().values() for path in tasks(pid)]
-            return not any(name.startswith("breakranks") for name in names)
-
-        wait_for("our threads to have gone", gone)
+        pids = self.pids_of_ranks().values()
+        wait_for("our threads to have gone", lambda: not any(threads_of(pid, "breakranks") for pid in pids))
 
     def ends(self) -> dict[str, str]:
         """Let it end; what each rank said."""
@@ -88,10 +86,6 @@ class Job(Launch):
         assert [one.wait(timeout=90) for one in self.started] == [0] * len(self.started), self.output
         assert "Traceback" not in self.output and "Error" not in self.output, self.output
         return dict(re.findall(r"^RESULT (\d+) (.*)$", self.output, re.MULTILINE))
-
-
-def tasks(pid: int) -> list[Path]:
-    return [path for path in Path(f"/proc/{pid}/task").glob("*/comm") if path.exists()]
 
 
 def line_of(mark: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import pty
 import re
@@ -22,6 +21,7 @@ import pytest
 
 from breakranks.jobs.find import FoundJob
 from cluster.slurm import Slurm
+from support.consoles import records, without_waits
 from support.processes import inherited
 from support.stalls import undisturbed
 from support.waiting import DEADLINE_SECONDS
@@ -60,7 +60,7 @@ class Job(Launch):
             env=self.outside, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=3 * DEADLINE_SECONDS,
         )  # fmt: skip
         assert done.returncode == status, f"{done.returncode} {done.stdout} {done.stderr}\n{self.output}"
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return records(done.stdout)
 
     def ask(self, *commands: str) -> list[dict[str, str]]:
         """The answers alone, by ranks."""
@@ -174,7 +174,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
             typed.type("all p given.sum().item()")
             typed.type("go")
         job.ends()
-        yield Training(ddp, fsdp, typed.text, job.said("RESULT"))
+        yield Training(ddp, fsdp, without_waits(typed.text), job.said("RESULT"))
 
 
 class Typed:
@@ -295,6 +295,10 @@ def stop_for_three_timeouts(folder: Path) -> None:
         for (others, debug), job in jobs.items():
             ranks = 3 if (others, debug) == ("run", "OFF") else 2
             job.by_hand(ranks, TORCH, "timeouts", others, env={"TORCH_DISTRIBUTED_DEBUG": debug})
+        for job in jobs.values():
+            wait_for("all ranks", lambda job=job: len(list(job.folder.glob("ready.*"))) == len(job.started))  # type: ignore[misc]
+        for job in jobs.values():
+            (job.folder / "begin").touch()
         during = {way: job.console("p timeouts_now()") for way, job in jobs.items()}
         time.sleep(10)
         for way, job in jobs.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -60,9 +61,10 @@ def _console(pid: int) -> int:
 
     def child() -> int | None:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            for found in children.read_text().split():
-                if b"--opened-by" in Path(f"/proc/{found}/cmdline").read_bytes():
-                    return int(found)
+            with contextlib.suppress(OSError):  # it has just ended
+                for found in children.read_text().split():
+                    if b"--opened-by" in Path(f"/proc/{found}/cmdline").read_bytes():
+                        return int(found)
         return None
 
     return wait_for("an open console", child, LONG)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.consoles import without_waits
 from support.waiting import DEADLINE_SECONDS as DEADLINE
 from support.waiting import wait_for
 
@@ -114,6 +115,14 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def link_of(path: str) -> str:
+    """What a link of /proc points to; nothing where it was closed meanwhile."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
 def threads_of(pid: int, name: str) -> list[str]:
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/comm"):
@@ -169,7 +178,7 @@ def answers(shown: str) -> dict[str, str]:
     """What was shown after each command."""
     found: dict[str, str] = {}
     command = ""
-    for line in shown.splitlines():
+    for line in without_waits(shown).splitlines():
         prompt = re.match(r"\[[^\]]*\] > (.*)", line)
         if prompt:
             command = prompt[1]

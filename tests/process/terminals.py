@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.consoles import without_waits
 from support.processes import Processes, alive, defaults_for_signals
 from support.targets import SOURCE, THIS, Interpreter
 from support.waiting import DEADLINE_SECONDS as DEADLINE
@@ -28,7 +29,6 @@ HERE = Path(__file__).parent
 PROGRAM = HERE / "console_program.py"
 BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
 # Said where an answer takes long, which is right, and may be anywhere.
-MEANWHILE = re.compile(r"^.*; Ctrl-C gives the prompt back\n", re.MULTILINE)
 PROMPT = re.compile(r"(?:\A|\n|\^C)(\[[^\]\n]*\] > )\Z")
 CTRL_A, CTRL_C, CTRL_D, CTRL_K, UP, TAB = "\x01", "\x03", "\x04", "\x0b", "\x1b[A", "\t"
 PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "INPUTRC": "/dev/null", "PYTHONUNBUFFERED": "1"}
@@ -104,7 +104,9 @@ class Place(Processes):
     def batch(self, *commands: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         """A console as scripts use it."""
         words = [word for command in commands for word in ("-c", command)]
-        return self.call([BREAKRANKS, "console", *options, *words])
+        done = self.call([BREAKRANKS, "console", *options, *words])
+        done.stdout = without_waits(done.stdout)
+        return done
 
 
 class Job:
@@ -268,7 +270,7 @@ class Terminal:
     def ask(self, line: str, deadline: float = DEADLINE) -> str:
         """Type a line at the prompt; gives what is shown between it and the next prompt."""
         self.keys(line + "\r")
-        return MEANWHILE.sub("", self.prompt(deadline).removeprefix(line)).strip("\n")
+        return without_waits(self.prompt(deadline).removeprefix(line)).strip("\n")
 
     # ---- eyes
 

@@ -107,7 +107,7 @@ def test_breakpoints_of_a_rank_that_runs(scene: Scene, interpreter: Interpreter)
     found = next(shown)
     assert found["enabled"] == f"Enabled breakpoint 2 at {add}\n"
     assert found["ignored"] == "Will ignore next 1 crossing of breakpoint 2.\n"
-    for text in (f"2   breakpoint   keep yes   at {add}", "stop only if value == 600", "already hit"):
+    for text in (f"2   breakpoint   keep no    at {add}", "stop only if value == 600", "already hit"):
         assert text in found["listed"]
     before = _hits(found["listed"])
     found = next(shown)

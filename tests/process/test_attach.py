@@ -145,7 +145,7 @@ def stopped_stepped_and_let_go(place: Place, mode: str) -> None:
     assert "(stopped)" in found["threads"]
     assert found["go"] == "rank 0 goes on"
     target.left()
-    assert target.state in "RS"
+    wait_for("it to go on", lambda: target.state in "RS")
     assert target.ends() == target.untouched()
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import json
 import os
 import re
 import signal
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from support.consoles import records
 from support.processes import alive
 from support.stalls import undisturbed
 from support.targets import SOURCE, Interpreter, on_every_python
@@ -497,9 +498,10 @@ def console_in(place: Place) -> int:
     """The pid of the console that rank 0 has opened."""
     pid = place.agents()[0]
     for child in Path(f"/proc/{pid}/task").glob("*/children"):
-        for found in child.read_text().split():
-            if b"--opened-by" in Path(f"/proc/{found}/cmdline").read_bytes():
-                return int(found)
+        with contextlib.suppress(OSError):  # it has just ended
+            for found in child.read_text().split():
+                if b"--opened-by" in Path(f"/proc/{found}/cmdline").read_bytes():
+                    return int(found)
     raise AssertionError("no console was opened")
 
 
@@ -719,7 +721,7 @@ def test_a_script_in_json_and_from_a_file(place: Place) -> None:
     script.write_text("\n".join(["# a remark", "", *commands]) + "\n")
     done = place.batch(options=["--json", "--batch", str(script)])
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = records(done.stdout)
     assert {one["schema"] for one in found} == {1}
     assert [one["command"] for one in found] == [line for line in commands if line != "focus 0-1"]
     assert found[0]["answers"][0] == {**found[0]["answers"][0], "ranks": "0", "text": "0.0", "error": False}
@@ -757,8 +759,20 @@ def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
 # ---- printing
 
 
-def test_lines_of_many_ranks_in_one_pipe_are_whole(place: Place) -> None:
+def test_lines_of_many_ranks_in_one_pipe_are_whole(tmp_path: Path) -> None:
     """GIVEN 4 ranks that print 200 lines each into one pipe THEN every line is whole, of one rank, and in order."""
+    folders = (tmp_path / str(number) for number in range(9))
+
+    def look() -> None:
+        folder = next(folders)
+        folder.mkdir()
+        with Place(folder) as place:
+            lines_are_whole(place)
+
+    undisturbed(look)
+
+
+def lines_are_whole(place: Place) -> None:
     ranks, lines = 4, 200
     reading, writing = os.pipe()
     # Whoever is kept in the middle of a line for half a second is not waited for: let it not be by us who read.

@@ -21,6 +21,7 @@ from support.targets import Interpreter, on_every_python, on_every_python_with
 from support.waiting import DEADLINE_SECONDS as DEADLINE
 from support.waiting import wait_for
 
+from .attaching import link_of
 from .dap_place import AFTER, HERE, LINES, RAW, TORCH, UNPREPARED, Place
 
 
@@ -113,7 +114,7 @@ def test_with_a_port_only_the_bridge_listens_and_only_on_loopback(place: Place) 
 
 def ports_of(pid: int) -> list[tuple[str, int]]:
     """What a process listens on: addresses as the kernel writes them, and ports."""
-    links = (os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+    links = (link_of(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
     mine = {found[1] for found in (re.match(r"socket:\[(\d+)\]", link) for link in links) if found}
     listening = []
     for table in ("tcp", "tcp6"):
@@ -178,6 +179,7 @@ def test_a_rank_that_is_blocked_in_c_is_said_to_be(place: Place) -> None:
     client.attach()
     client.ask("configurationDone")
     place.ask_for("sleep", 0)
+    wait_for("its read", lambda: Path(f"/proc/{place.ranks[0].pid}/syscall").read_text().startswith("0 "))
     client.ask("pause", {"threadId": 1})
     said = client.event("output", category="important")["output"]
     line = next(at for at, text in enumerate(LINES, 1) if text.endswith("# in C"))

@@ -146,3 +146,60 @@ def test_a_rank_that_imports_what_the_agent_needs_too(place: Place, python: str)
     assert answers(shown)["p MODE"].startswith("'imports'"), shown
     target.left()
     target.ends()
+
+
+INTERRUPTED = """
+import _thread, os, signal, sys, threading, time
+from breakranks.inside.rank import forks
+forks.state()["lock"].acquire()  # as while a thread of ours imports
+main = _thread.get_ident()
+def interrupt():
+    while sys._current_frames()[main].f_code.co_name != "before":
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    while True:
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@everywhere
+def test_a_fork_that_waits_for_us_loses_no_interrupt(place: Place, python: str) -> None:
+    """GIVEN a fork that waits for a thread of ours WHEN Ctrl-C is pressed THEN the program has it, and nothing else."""
+    done = place.call([PYTHONS[python], "-c", INTERRUPTED], {**QUIET, "PYTHONPATH": str(SOURCE)})
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
+
+
+IMPORTS = """
+import os, sys, threading, time
+from breakranks.inside.rank import forks
+folder = sys.argv[1]
+sys.path.insert(0, folder)
+with open(folder + "/slow_one.py", "w") as file:
+    file.write("import time; entered = True; time.sleep(1.5)")
+def ours():
+    with forks.Paused(), forks.Paused():
+        import slow_one
+thread = threading.Thread(target=ours)
+thread.start()
+while "slow_one" not in sys.modules:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    import slow_one
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@everywhere
+def test_a_child_can_import_what_a_thread_of_ours_was_importing(place: Place, python: str) -> None:
+    done = place.call([PYTHONS[python], "-c", IMPORTS, str(place.folder)], {**QUIET, "PYTHONPATH": str(SOURCE)})
+    assert (done.stdout, done.stderr, done.returncode) == ("7\n", "", 0)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from breakranks.observe.watchdog import Watchdog
 from breakranks.reach.head_start import HeadStart
 from breakranks.snapshot.model import Thread
 from support.processes import Processes
+from support.stalls import undisturbed
 from support.targets import EVERY, Interpreter, on, on_every_python
 from support.waiting import wait_for
 
@@ -72,12 +74,16 @@ def test_idle_time_counts_from_when_the_thread_last_ran() -> None:
             "its sleep",
             lambda: main_thread(process.pid).call is not None and (main_thread(process.pid).idle or 0) > 0.2,
         )
-        began = time.monotonic()
-        before = main_thread(process.pid).idle
-        time.sleep(1.0)
-        after = main_thread(process.pid).idle
-        assert before is not None and after is not None
-        assert 0.8 < after - before < time.monotonic() - began + 0.5
+
+        def look() -> None:
+            began = time.monotonic()
+            before = main_thread(process.pid).idle
+            time.sleep(1.0)
+            after = main_thread(process.pid).idle
+            assert before is not None and after is not None
+            assert 0.8 < after - before < time.monotonic() - began + 0.5
+
+        undisturbed(look)
 
 
 def test_the_file_of_a_blocked_read_is_named(tmp_path: Path) -> None:
@@ -279,19 +285,23 @@ def innermost(found: stacks.PythonStacks) -> str:
     return found.threads[0].frames[-1].function
 
 
-def test_another_tool_that_looks_for_a_moment_is_waited_for() -> None:
+def test_another_tool_that_looks_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a process that strace traces WHEN strace leaves just after we were refused THEN we see the stack."""
+    for_now = permissions.for_now
     with python(WAITS) as target, Processes() as others:
         for _ in range(5):
             tracer = others.start(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
             wait_for("strace", lambda tracer=tracer: state.tracer_of(target.pid) == tracer.pid)  # type: ignore[misc]
-            leaves = threading.Timer(0.05, tracer.terminate)
-            leaves.start()
-            try:
-                assert innermost(stacks.sweep([target.pid])[target.pid]) == "wait_here"
-            finally:
-                leaves.join()
+
+            def refused(pid: int, said: str, tracer: subprocess.Popen[Any] = tracer) -> bool:
+                found = for_now(pid, said)
+                tracer.terminate()
                 tracer.wait()
+                return found
+
+            monkeypatch.setattr(permissions, "for_now", refused)
+            assert innermost(stacks.sweep([target.pid])[target.pid]) == "wait_here"
+            assert tracer.poll() is not None, "we were not refused"
 
 
 def test_two_who_look_at_once_both_see() -> None:

@@ -18,6 +18,7 @@ from support.processes import alive
 from support.waiting import DEADLINE_SECONDS as DEADLINE
 from support.waiting import free_port, wait_for
 
+from .attaching import link_of, state_of
 from .console_program import launcher_variables
 from .terminals import BREAKRANKS, Place
 
@@ -206,7 +207,7 @@ def test_an_agent_ends_with_its_controller(job: Job, number: int) -> None:
     controller.wait(DEADLINE)
     wait_for("its agent to end", lambda: not any(alive(pid) for pid in below))
     for pid in job.ranks:
-        assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+        wait_for("it to sleep", lambda pid=pid: state_of(pid) == "S")  # type: ignore[misc]
 
 
 def listeners() -> set[str]:
@@ -222,7 +223,7 @@ def listeners() -> set[str]:
 def test_nothing_listens(job: Job) -> None:
     before = listeners()
     controller = job.watching()
-    sockets = {os.readlink(fd) for pid in [controller.pid, *descendants(controller.pid)] for fd in handles(pid)}
+    sockets = {link_of(fd) for pid in [controller.pid, *descendants(controller.pid)] for fd in handles(pid)}
     inodes = {one[8:-1] for one in sockets if one.startswith("socket:")}
     for table in ("tcp", "tcp6", "udp", "udp6"):
         rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]

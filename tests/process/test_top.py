@@ -60,4 +60,4 @@ def test_ctrl_c_leaves_too_and_the_rank_runs_on(terminal: Terminal) -> None:
     terminal.wait_for("for_storage")
     terminal.type("C-c")
     terminal.wait_for("left ")
-    assert state_of(terminal.rank) == "S"
+    wait_for("it to sleep", lambda: state_of(terminal.rank) == "S")

@@ -14,7 +14,7 @@ DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 
 # Below what the kernel hands out for outgoing connections, so that none of those takes one first.
-FIRST_PORT, PORTS_PER_LANE = 20000, 6000
+FIRST_PORT, PORTS_PER_LANE, MOST_LANES = 20000, 1500, 8
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def wait_for(what: str, condition: Callable[[], T | None], deadline: float = DEA
 
 def free_port() -> int:
     """A TCP port that is free on all addresses, from a range that is this lane's alone."""
-    lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2
+    lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MOST_LANES
     while True:
         port = FIRST_PORT + lane * PORTS_PER_LANE + random.SystemRandom().randrange(PORTS_PER_LANE)
         with socket.socket() as probe:

@@ -119,3 +119,9 @@ def test_a_counter_is_said_once() -> None:
     other = (loops[0], Loop(100, "step", OWN, ("i", "k"), (4, 5)))
     process = msgspec.structs.replace(process, inside=Inside(1.0, (), other))
     assert note({0: process}, RankSet([0])) == "i 3 in main, i 4 in step, k 5"
+
+
+def test_a_file_of_the_job_may_be_called_as_the_debugger_s() -> None:
+    stack = frames(own("main"), ("run", "/home/me/proj/cmd.py", 5), lib("stop", AGENT + "api.py"))
+    assert names(before_agent(stack)) == ["main", "run"]
+    assert names(cut_agent(stack)) == ["main", "run"]

@@ -70,6 +70,7 @@ def test_a_pickle_that_asks_for_gigabytes() -> None:
         b"[" * 100_000,
         b'{"event": "hello", "rank": 1, "world": 1000000000000000000000000000000}',
         b'{"event": "hello", "rank": 1, "state": "stopped", "since": "{}"}',
+        b'{"event": "hello", "rank": 1, "state": "stopped", "since": 1' + b"0" * 400 + b"}",
         b'{"event": "hello", "rank": 1, "state": "stopped", "role": []}',
         b'{"event": "hello", "rank": [], "state": "stopped"}',
         b'{"event": "state", "turn": "x"}',

@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stall": set(),
     "log": {"errors"},
     "snapshot": {"errors", "rankset"},
-    "observe": {"errors", "log", "rankset", "snapshot"},
+    "observe": {"errors", "log", "rankset", "stall", "snapshot"},
     "jobs": {"errors", "log", "rankset", "snapshot", "observe"},
     "inside": {"errors", "log", "rankset", "stall", "snapshot", "observe", "jobs"},
     "debug": {"errors", "log", "rankset", "stall", "observe", "jobs", "inside"},

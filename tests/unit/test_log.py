@@ -58,6 +58,12 @@ def test_what_a_host_tells_is_printed_with_its_name_and_not_trusted(written: Pat
     assert len(written.read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize("created", [1e17, -1e300, float("inf"), float("nan")])
+def test_a_host_may_tell_a_time_that_no_calendar_has(written: Path, created: float) -> None:
+    log.relay("n1", created, 20, "jobs", 7, "found")
+    assert written.read_text().splitlines()[-1].endswith(" INFO n1:jobs[7] found")
+
+
 def test_it_is_configured_once(written: Path, tmp_path: Path) -> None:
     log.configure(2, str(tmp_path / "other"), redact)
     assert not (tmp_path / "other").exists()

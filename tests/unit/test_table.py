@@ -241,6 +241,9 @@ def test_redact(command: str, shown: str) -> None:
         ('{"api_key":"abc"}', '{"api_key":***}'),
         ("Authorization: Bearer abcdef", "Authorization: ***"),
         ("SECRET=with spaces in it", "SECRET=***"),
+        ("login(token='abcdef')", "login(token=***)"),
+        ("-oSetEnv=HF_TOKEN=abcdef", "-oSetEnv=HF_TOKEN=***"),
+        ("-o SetEnv=HF_TOKEN=abcdef", "-o SetEnv=HF_TOKEN=***"),
     ],
 )
 def test_redact_inside_one_word(word: str, shown: str) -> None:

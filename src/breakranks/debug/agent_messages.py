@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from breakranks.errors import UsageError
 from breakranks.rankset import MAX_RANK, RankSet
 
 REMEDY = "Look from outside instead: breakranks stacks"
+_LAST_TIME = 1e11  # seconds; what a calendar has
 _MOST_STATES = 2  # a state in an answer
 
 
@@ -46,7 +46,7 @@ def _rank(value: object) -> bool:
 
 
 def _time(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return isinstance(value, (int, float)) and abs(value) < _LAST_TIME
 
 
 def _text(value: object) -> bool:

@@ -79,11 +79,21 @@ def _read_or_gone(pid: int, maps: Maps, memory: Memory) -> Target:
             return _read(pid, maps, memory)
         except Refused:
             # What is missing may be missing because the process has ended meanwhile: is its memory still there?
-            if maps.mappings:
-                memory.read(maps.mappings[0].start, 1)
+            if maps.mappings and not _is_there(memory, maps.mappings[0].start):
+                raise Gone(pid) from None
             raise
     except ProcessLookupError as error:
         raise Gone(pid) from error
+
+
+def _is_there(memory: Memory, address: int) -> bool:
+    try:
+        memory.read(address, 1)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # of a device: it cannot be read, and that is no end
+    return True
 
 
 def _read(pid: int, maps: Maps, memory: Memory) -> Target:

@@ -13,6 +13,7 @@ import time
 from breakranks.errors import BreakranksError
 from breakranks.log import Log, milliseconds
 from breakranks.observe import permissions
+from breakranks.stall import stalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Sweep:
         self._again: list[tuple[float, int]] = []
         self._asked_again: set[int] = set()
         self._in_turn = self._missed = False
+        self._looked = 0.0  # when it was last asked who is late
         self._failure: Exception | None = None
         self._restore: list[Callable[[], object]] = []
 
@@ -119,6 +121,7 @@ class Sweep:
         """An answer for every process, in the order in which they come."""
         try:
             self._to_foreground()
+            self._looked = time.monotonic()
             while self._turn():
                 if self._ended:
                     answer = self._read(self._ended.pop(0))
@@ -238,7 +241,9 @@ class Sweep:
 
     def _late_ones(self) -> Iterator[Answer]:
         now = time.monotonic()
+        away, self._looked = stalled(now - self._looked, _WAKE), now
         for one in tuple(self._running):
+            one.end += away
             if now > one.end:
                 self._running.remove(one)
                 _kill(one)

@@ -335,17 +335,17 @@ def redact(command: Iterable[str]) -> tuple[str, ...]:
 
 def _redact_word(word: str) -> str:
     assigned = _ASSIGNED.match(word)
-    if assigned and _is_secret_name(assigned[1]):
-        return f"{assigned[1]}={HIDDEN}"
-    if " " in word or '"' in word:
+    if assigned:
+        return f"{assigned[1]}={HIDDEN if _is_secret_name(assigned[1]) else _redact_word(assigned[2])}"
+    if any(letter in word for letter in " \"'("):
         for pattern in _INSIDE:
             word = pattern.sub(_redact_inside, word)
     return _SHAPE.sub(HIDDEN, _USER_INFO.sub(rf"\1{HIDDEN}@", word))
 
 
 def _redact_inside(match: re.Match[str]) -> str:
-    before, name, between = match[1], match[2], match[3]
-    return f"{before}{name}{between}{HIDDEN}" if _is_secret_name(name) else match[0]
+    head = f"{match[1]}{match[2]}{match[3]}"
+    return head + (HIDDEN if _is_secret_name(match[2]) else _redact_word(match[0][len(head) :]))
 
 
 def _is_secret_name(name: str) -> bool:

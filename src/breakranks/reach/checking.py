@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from breakranks.errors import UsageError
 from breakranks.jobs.find import Found, FoundJob
 from breakranks.rankset import MAX_RANK, RankSet
+from breakranks.snapshot.file import is_time
 
 _MOST_RANKS = 65_536  # of one host
 _MOST_PARTS = 16
@@ -23,7 +23,7 @@ def fault_of(found: Found) -> str:
 def _of_job(job: FoundJob) -> str:
     if not 0 <= job.job.world_size <= MAX_RANK + 1:
         return f"says that a job has {job.job.world_size} ranks"
-    if not math.isfinite(job.job.started):
+    if not is_time(job.job.started):
         return "says that a job started at no time"
     for rank in job.ranks:
         if not 0 <= rank.rank <= MAX_RANK or rank.pid <= 0:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import itertools
 import json
-import math
 import os
 import selectors
 import socket
@@ -28,6 +27,7 @@ from breakranks.reach.lines import ALL, JSON, MSGPACK, Said
 from breakranks.reach.messages import PROTOCOL, Clock, Data, Hello, LogLine, Ping, Reply, Report, Request, Shut
 from breakranks.reach.station import Asked, Links, Roster, Station
 from breakranks.reach.ways import Lost, Plan, diagnose
+from breakranks.snapshot.file import is_time
 from breakranks.stall import stalled
 
 _log = Log("reach")
@@ -353,7 +353,7 @@ class Fleet:
     def _logged(self, one: Station, logged: LogLine) -> None:
         """A line of a host's log, if that was asked for; by our clock."""
         one.logged += 1
-        if level() == OFF or one.logged > _MOST_LOGGED or not math.isfinite(logged.time):
+        if level() == OFF or one.logged > _MOST_LOGGED:
             return
         relay(one.name, logged.time - one.clock, logged.level, logged.room, logged.pid, logged.text)
 
@@ -366,7 +366,7 @@ class Fleet:
         elif (twin := self._same.setdefault(hello.same, one)) is not one:
             self._lose(one, Lost(kind="failed", what=f"is the same host as {twin.name}", remedy="Name it once."))
         else:
-            if math.isfinite(hello.time):
+            if is_time(hello.time):
                 one.clock, one.clock_error = hello.time - time.time(), self.deadline
             with self._changed:
                 one.hello = hello
@@ -381,7 +381,7 @@ class Fleet:
     def _set_clock(self, one: Station, clock: Clock) -> None:
         """By the first ping, which went to it alone: half the way there and back is what we cannot know."""
         sent, one.pinged = one.pinged, 0.0
-        if sent and math.isfinite(clock.time):
+        if sent and is_time(clock.time):
             now = time.time()
             one.clock, one.clock_error = clock.time - (now + sent) / 2, abs(now - sent) / 2
 

@@ -56,9 +56,13 @@ def _without(process: Process, rows: frozenset[int]) -> Process:
 def before_agent(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The frames of the job that led into code of breakranks; all, where none did."""
     first = next((at for at, frame in enumerate(frames) if is_agent(frame.file)), len(frames))
-    while 0 < first < len(frames) and frames[first - 1].file.endswith(_DEBUGGER):
+    while 0 < first < len(frames) and _is_debugger(frames[first - 1].file):
         first -= 1
     return frames[:first]
+
+
+def _is_debugger(file: str) -> bool:
+    return file.endswith(_DEBUGGER) and not is_own(file)
 
 
 def cut_agent(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -73,7 +77,7 @@ def cut_agent(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     inside = False
     for frame in frames:
         if not frame.native and is_agent(frame.file):
-            while kept and not inside and kept[-1].file.endswith(_DEBUGGER):
+            while kept and not inside and _is_debugger(kept[-1].file):
                 kept.pop()
             inside = True
             if frame.function in _TOLD:

@@ -257,8 +257,12 @@ def _process_fault(process: Process, rows: int) -> str:
 
 
 def _finite(times: Iterable[float]) -> bool:
-    """Whether all are numbers, and times that a calendar has."""
-    return all(abs(one) < _LAST_TIME for one in times)
+    return all(map(is_time, times))
+
+
+def is_time(seconds: float) -> bool:
+    """Whether it is a number, and a time that a calendar has."""
+    return abs(seconds) < _LAST_TIME
 
 
 def _inflate(packed: memoryview, size: int) -> bytes:

@@ -104,8 +104,7 @@ def _of_its_own(have: Any, arguments: dict[str, Any]) -> Any:
     theirs = str(getattr(have, "__version__", "?"))
     if theirs != arguments["version"]:
         return {"refused": f"it has imported breakranks {theirs}, and this is {arguments['version']}"}
-    called = __import__(arguments["module"], fromlist=["answer"]).answer
-    return called(arguments["given"], None)
+    return _imported(arguments["module"])(arguments["given"], None)
 
 
 def _modules(arguments: dict[str, Any]) -> dict[str, tuple[str, bool, str, bytes]]:

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from breakranks.inside.rank import AGENT_THREAD, armed, folder, interrupt
+from breakranks.inside.rank import AGENT_THREAD, armed, folder, forks, interrupt
 from breakranks.inside.rank.haste import Haste, wake_on_time
 from breakranks.inside.rank.identity import Me, remember_parent
 from breakranks.inside.rank.looker import Looker
@@ -47,7 +47,7 @@ class Agent:
         self.name = f"helper-{self.pid}" if me.helper else f"rank-{me.rank}"
         self.path = f"{folder.private(folder.base())}/{me.job}"
         self.wire = self._listen()
-        self.seat = Seat(self._serves)
+        self.seat = Seat(self.serves)
         self.timeouts = Timeouts()
         self.watch = Watch(self)
         self.looker = Looker(self)
@@ -112,6 +112,7 @@ class Agent:
         remember_parent(self.me.rank, self.me.job)
         self._haste.end()
         self.timeouts.abandon()
+        self.seat.abandon()
         self.wire.abandon()
 
     @property
@@ -119,7 +120,7 @@ class Agent:
         """False in a forked child: nobody is there who could let a stopped thread go on."""
         return os.getpid() == self.pid
 
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
         """Whether the thread is there that a stopped one waits for."""
         return self.here and self._thread.is_alive()
 
@@ -257,7 +258,8 @@ class Agent:
         raise folder.NotPrivate(f"{self.path} vanishes again and again.")
 
     def _obey(self, client: Client, message: dict[str, Any]) -> None:
-        from breakranks.inside.rank import obey
+        with forks.Paused():
+            from breakranks.inside.rank import obey
 
         self._haste.begin(time.monotonic())
         obey.obey(self, client, message)

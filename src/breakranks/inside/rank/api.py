@@ -126,11 +126,11 @@ def present() -> Agent | None:
 def attach(me: identity.Me, leaving: Leaving, guest: dict[str, Any]) -> Agent:
     """Start the agent because somebody has come, not because the job called; it goes when they have gone."""
     global _agent
-    forks.begin(_forked)
     with forks.Paused(), _starting:
         from breakranks.inside.rank.agent import Agent
 
         if _agent is None:
+            forks.begin(_forked)
             made = Agent(me, leaving, guest)
             made.start()
             _agent = made
@@ -175,9 +175,9 @@ def _start() -> Agent | None:
     global _agent, _broken
     if present() is not None or _broken:
         return _agent
-    forks.begin(_forked)
     with forks.Paused(), _starting:
         if _agent is None and not _broken:
+            forks.begin(_forked)
             try:
                 from breakranks.inside.rank.agent import Agent
 
@@ -297,7 +297,8 @@ def _made(site: Site, role: str, stoppers: RankSet, reason: str, until_go: bool)
 
 
 def _stop(frame: FrameType, site: Site, role: str, stoppers: RankSet, reason: str, *, until_go: bool) -> RankPdb | None:
-    from breakranks.inside.rank import terminal, where
+    with forks.Paused():
+        from breakranks.inside.rank import terminal, where
 
     agent = _agent
     if agent is None:
@@ -346,8 +347,9 @@ def _said(error: BaseException) -> str:
 
 def _keep(agent: Agent, trace: TracebackType, what: str) -> None:
     """Keep a rank at the place of its crash, and hold the others meanwhile."""
-    from breakranks.inside.rank import terminal, where
-    from breakranks.inside.rank.seat import Stop
+    with forks.Paused():
+        from breakranks.inside.rank import terminal, where
+        from breakranks.inside.rank.seat import Stop
 
     agent.watch.read_news()
     if agent.watch.off or agent.seat.sits():

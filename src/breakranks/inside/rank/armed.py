@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from breakranks.inside.rank import api, places, threads
+from breakranks.inside.rank import api, forks, places, threads
 from breakranks.inside.rank.engine import BREAKS, Engine, clean, is_ours
 from breakranks.inside.rank.engine import Refused as Refused
 from breakranks.inside.rank.seat import Stop
@@ -183,7 +183,8 @@ def in_use() -> bool:
 
 def command(agent: Agent, line: str) -> tuple[str, bool]:
     """Do a command for breakpoints, of pdb's or ours, while nothing is stopped: its text, and whether it failed."""
-    from breakranks.inside.rank.clerk import Clerk
+    with forks.Paused():
+        from breakranks.inside.rank.clerk import Clerk
 
     return Clerk(agent).do(line)
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from breakranks.inside.rank import forks
+
 DEBUGPY, PYDEVD = "debugpy", "pydevd"
 _CONNECT = 5.0
 _OLDEST = (1, 8)
@@ -192,7 +194,7 @@ def _forget_the_dead(known: frozenset[int]) -> None:
 
 def _pydevd(folder: str) -> Any:
     """The module pydevd of debugpy: this process's own, or the one in ``folder``."""
-    with _settings():
+    with forks.Paused(), _settings():
         if not has_debugpy():
             _load_from(folder)
         try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from breakranks.inside.rank import api, places, threads
+from breakranks.inside.rank import api, forks, places, threads
 from breakranks.inside.rank.seat import Stop
 from breakranks.inside.rank.watches import Probe, Watched, is_caught, is_new, said
 from breakranks.rankset import RankSet
@@ -35,7 +35,8 @@ class Engine:
     """``inside``: threads that are in code of ours because of an event, and whose events are ours."""
 
     def __init__(self, agent: Agent) -> None:
-        from breakranks.inside.rank.armed_trace import Tracer
+        with forks.Paused():
+            from breakranks.inside.rank.armed_trace import Tracer
 
         self.agent = agent
         self.lock = threading.RLock()
@@ -52,7 +53,8 @@ class Engine:
         self.ended: Callable[[], None] = lambda: None  # a watch has ended by itself
         self._first = bdb.Breakpoint.next
         if sys.version_info >= (3, 12):
-            from breakranks.inside.rank.armed_monitor import Monitor
+            with forks.Paused():
+                from breakranks.inside.rank.armed_monitor import Monitor
 
             self.way: Tracer | Monitor = Monitor(self)
         else:

@@ -33,21 +33,27 @@ def end() -> None:
 
 
 class Paused:
-    """A context within which no thread of the job forks. Waits end; a thread that forks does not wait for itself."""
+    """A context within which no thread of the job forks. Waits end; a thread waits neither for its own fork nor for a
+    context that it is in already."""
 
     def __enter__(self) -> None:
-        known = state()
-        self._lock = known["lock"]
-        self._held = known["forking"] != _thread.get_ident() and self._lock.acquire(True, _WAIT_SECONDS)
+        self._state, me = state(), _thread.get_ident()
+        self._lock = self._state["lock"]
+        mine = me in (self._state["forking"], self._state.get("pausing"))
+        self._held = not mine and self._lock.acquire(True, _WAIT_SECONDS)
+        if self._held:
+            self._state["pausing"] = me
 
     def __exit__(self, *error: object) -> None:
         if self._held:
+            self._state["pausing"] = 0
             self._lock.release()
 
 
 def state() -> dict[str, Any]:
     """What the registered functions look at. ``interval``: the switch interval that a child is to have."""
-    made: dict[str, Any] = {"lock": _thread.allocate_lock(), "forking": 0, "settle": None, "interval": 0.0}
+    made: dict[str, Any] = {"lock": _thread.allocate_lock(), "forking": 0, "pausing": 0}
+    made.update(settle=None, interval=0.0)
     found: dict[str, Any] = vars(sys).setdefault(_STATE, made)
     if found is made:
         _register(found)
@@ -61,18 +67,28 @@ def _register(
     sys: Any = sys,
     me: Callable[[], int] = _thread.get_ident,
     lock: Callable[[], Any] = _thread.allocate_lock,
+    start_thread: Callable[..., Any] = _thread.start_new_thread,
+    interrupt: Callable[[], None] = _thread.interrupt_main,
 ) -> None:
     def before() -> None:
-        if state["lock"].acquire(True, wait):
-            state["forking"] = me()
+        if state.get("pausing") == me():
+            return
+        try:
+            if state["lock"].acquire(True, wait):
+                state["forking"] = me()
+        except KeyboardInterrupt:  # Python drops what is raised here
+            state["interrupted"] = True
 
     def in_parent() -> None:
         if state["forking"] == me():
             state["forking"] = 0
             state["lock"].release()
+        if state.pop("interrupted", False):
+            start_thread(interrupt, ())  # in another thread: else it would be raised here
 
     def in_child() -> None:
-        state["lock"], state["forking"] = lock(), 0
+        state.pop("interrupted", None)
+        state["lock"], state["forking"], state["pausing"] = lock(), 0, 0
         settle, state["settle"] = state["settle"], None
         interval, state["interval"] = state["interval"], 0.0
         try:

@@ -13,7 +13,7 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from breakranks.inside.rank import threads, where
+from breakranks.inside.rank import forks, threads, where
 
 if TYPE_CHECKING:
     from breakranks.inside.rank.agent import Agent
@@ -119,7 +119,8 @@ class Looker:
         if word == "thread":
             return (*self._choose(rest.strip()), 0, None)
         if self._debugger is None:
-            from breakranks.inside.rank.look_pdb import LookPdb
+            with forks.Paused():
+                from breakranks.inside.rank.look_pdb import LookPdb
 
             self._debugger = LookPdb(self._agent)
         frame = self.frame()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from breakranks.inside.rank import api, interrupt, threads, where
+from breakranks.inside.rank import api, forks, interrupt, threads, where
 from breakranks.inside.rank.agent import VERSION, Agent
 from breakranks.inside.rank.seat import Request
 from breakranks.inside.rank.wire import Client
@@ -135,7 +135,8 @@ def _patience(agent: Agent, client: Client, message: Message) -> None:
 
 def _dap(agent: Agent, client: Client, message: Message) -> None:
     """Let a debugger that speaks the Debug Adapter Protocol in, by the socket at ``path``; without one, tell of it."""
-    from breakranks.inside.rank import dap
+    with forks.Paused():
+        from breakranks.inside.rank import dap
 
     found: Message = {"own": dap.has_debugpy()}
     if message.get("path"):

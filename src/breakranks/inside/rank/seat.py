@@ -167,6 +167,10 @@ class Seat:
                 else:
                     self.at_prompt()
 
+    def abandon(self) -> None:
+        """In a forked child: who had the lock may not be there."""
+        self.changed = threading.Condition()
+
     def _check(self) -> None:
         if not self._serves():
             raise Released(GONE)

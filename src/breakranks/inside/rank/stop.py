@@ -244,6 +244,8 @@ class RankPdb(Arming, pdb.Pdb):
             self._generation = armed.engine(self.agent).generation
             tracing = not self._leaves()
             self.agent.leave(tracing=tracing)
+            if not self.agent.serves():
+                self.agent.timeouts.restore()  # nobody else would
             if self.going:  # a step is answered when it has come to its end, a `c` at once
                 self._answer(went=True)
         if ended:

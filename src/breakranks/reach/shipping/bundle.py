@@ -32,6 +32,7 @@ _RUN_THERE = (
     "errors.py",
     "log.py",
     "rankset.py",
+    "stall.py",
     "snapshot",
     "observe",
     "jobs",
