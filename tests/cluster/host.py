@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
+from support.waiting import wait_for
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Folders that a host has for itself.
 PRIVATE = ("/tmp", "/var/tmp", "/dev/shm", "/run")
@@ -231,6 +233,7 @@ class Host:
         for pid, command in self.processes().items():
             if "sshd" in command and "[listener]" in command:
                 _signal(pid, signal.SIGKILL)  # a child that has the same name for a moment may be gone
+        wait_for("nobody to listen there", lambda: not any(one.endswith(":0016") for one in self.listeners()))
 
     # ---- what is on it
 

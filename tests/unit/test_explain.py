@@ -139,6 +139,21 @@ def test_ranks_that_wait_in_one_place_need_not_look_the_same() -> None:
     assert verdict_of(world) == ("rank-exited", "2", "0-1")
 
 
+@pytest.mark.parametrize(("cpu_percent", "kinds"), [(0.4, ["rank-exited"]), (30.0, [])])
+def test_who_naps_on_a_busy_machine_waits_for_a_cpu_and_uses_none(cpu_percent: float, kinds: list[str]) -> None:
+    """GIVEN ranks that nap again and again THEN what they waited for a CPU is no work; what they used of it is."""
+    world = World(world_size=3, span=20.0)
+    for rank in range(2):
+        naps = [
+            world.thread(own("merge_parts"), call=Call("clock_nanosleep", left=0.2), idle=20.0, ran=ran)
+            for ran in (0, 2_000_000_000)
+        ]
+        process = world.process(100 + rank, *((nap,) for nap in naps), cpu_percent=cpu_percent)
+        world.ranks.append(Rank(rank, "n1", process, rank))
+    world.missing.append(Missing("2", "absent"))
+    assert [one.kind for one in explain(world.snapshot()).findings if not one.informational] == kinds
+
+
 def test_ranks_of_other_hosts_are_a_guess_not_a_fact() -> None:
     world = World(world_size=4)
     for _ in range(2):

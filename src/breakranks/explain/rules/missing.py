@@ -23,6 +23,7 @@ from breakranks.explain.rules.reason import AT_ONCE, LONG_SLEEP, MOVING, PATIENC
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.snapshot.model import Missing
 
+_NAPS = 0.02  # of a CPU: what a loop takes that sleeps and looks
 _LOG = "look at the end of its log: breakranks cannot see a process that has ended"
 
 
@@ -37,7 +38,7 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
         # Ranks in one place may be in several nodes: what else was seen of them differs.
         if union(waiting) != case.seen or len({node.where for node in waiting}) != 1:
             return []
-        if any(node.look.busy > 0.02 for node in waiting):
+        if any(_runs(node.look) for node in waiting):
             return []
         needs = SLOW
     victims = union(waiting)
@@ -80,6 +81,12 @@ def gone(case: Case, waiting: list[Node]) -> list[Proposal]:
         wait = PATIENCE if missing.reason == "absent" or only_store else 0.0
         found.append(Proposal(finding, max(needs, wait), ranks, victims))
     return found
+
+
+def _runs(one: Look) -> bool:
+    """Whether it uses a CPU. ``busy`` has the time in which it waited for one, too, and on a busy machine whoever naps
+    again and again waits at each end of a nap."""
+    return min(one.busy, one.process.cpu_percent / 100) > _NAPS
 
 
 def _next_for(case: Case, ranks: RankSet, never: bool, was_here: bool) -> tuple[str, ...]:
