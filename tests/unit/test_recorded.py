@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from breakranks.explain import explain
@@ -126,6 +127,23 @@ def test_a_rank_that_naps_between_two_calls_is_no_hang() -> None:
         world, calls, {"w": range(2)}, ago=7.0 - 13.0
     )  # as of NOW, which is 13 s before the last sample
     found = explain(snapshot)
+    assert found.verdict is None, found.verdict
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_rank_that_has_just_come_is_in_no_other_call_than_those_that_wait_for_it(others: int) -> None:
+    # Its recorder was read before it came, so that the number of its call is not known.
+    world = World()
+    world.add_moving(world.thread(own("step"), call=SnapshotCall("clock_nanosleep", left=0.2)), world.in_all_reduce())
+    for _ in range(others):
+        world.add(world.in_all_reduce())
+    calls = {rank: [Call("w"), *([pending("w")] if rank else [])] for rank in range(1 + others)}
+    snapshot = recorded(world, calls, {"w": range(1 + others)}, ago=9.0)
+    ranks = [
+        replace(rank, recorder=replace(rank.recorder, time=NOW - 0.5)) if rank.recorder and not rank.rank else rank
+        for rank in snapshot.ranks
+    ]
+    found = explain(replace(snapshot, ranks=tuple(ranks)))
     assert found.verdict is None, found.verdict
 
 

@@ -153,7 +153,8 @@ def _propose(case: Case) -> list[Proposal]:
 def _standing(case: Case, one: Proposal) -> float:
     """For how long this has held: the longest that a victim stands, unless one just moved. A culprit that works
     may leave and come back unseen; whoever waits for it does not."""
-    if any(case.looks[rank].stands <= 0 for rank in one.victims if rank in case.looks):
+    wait = one.victims | one.culprits if one.mutual else one.victims
+    if any(case.looks[rank].stands <= 0 for rank in wait if rank in case.looks):
         return 0.0 if one.needs or one.finding.kind in _NEVER_PASSES else -1.0
     return case.stands(one.victims & case.seen or one.culprits)
 

@@ -146,7 +146,7 @@ def _mismatch(case: Case, waiting: list[Node]) -> Proposal:
         because="their stacks show different operations or call sites, and none moves",
         victims_where=waiting_place([largest]),
     )
-    return Proposal(finding, PATIENCE, culprits, victims)
+    return Proposal(finding, PATIENCE, culprits, victims, mutual=True)
 
 
 def _apart(nodes: list[Node]) -> str:
@@ -196,7 +196,7 @@ def _same_place(case: Case, node: Node) -> Proposal:
         because="loop counters differ" if behind else "stacks alone cannot tell",
         victims_where=waiting_place([node]),
     )
-    return Proposal(finding, SLOW if not behind else PATIENCE, culprits, node.ranks - culprits)
+    return Proposal(finding, SLOW if not behind else PATIENCE, culprits, node.ranks - culprits, mutual=True)
 
 
 def _counters(case: Case, ranks: RankSet) -> tuple[RankSet, str]:

@@ -14,7 +14,8 @@ from breakranks.rankset import RankSet, ranks_text
 
 
 class Proposal(NamedTuple):
-    """A finding, with what must hold for it to count: ``needs`` seconds of standing still."""
+    """A finding, with what must hold for it to count: ``needs`` seconds of standing still, by its victims, and by its
+    culprits too where they wait for one another (``mutual``)."""
 
     finding: Finding
     needs: float
@@ -22,6 +23,7 @@ class Proposal(NamedTuple):
     victims: RankSet
     samples: int = 2
     known_end: bool = False
+    mutual: bool = False
 
 
 def with_reason(case: Case, ranks: RankSet, reason: Reason, waiting: list[Node]) -> Proposal:
