@@ -238,7 +238,9 @@ def test_somebody_elses_trace_function_is_kept(scene: Scene, interpreter: Interp
     [found] = scene("traced")
     assert found["theirs"]
     if interpreter.monitors:
-        assert found["hit"] == at("add", "breakpoint 1", "theirs")
+        # It is asked for in two ways, and either may come first.
+        hit = found["hit"]
+        assert hit == at("add", "breakpoint 1", "theirs") or (hit["reason"], hit["thread"]) == ("interrupt", "theirs")
     else:
         assert found["said"].endswith("not in theirs: another debugger, or coverage, traces there\n")
         assert found["refused"] == "theirs is traced by another debugger, or by coverage"
