@@ -232,6 +232,12 @@ def test_redact(command: str, shown: str) -> None:
     assert " ".join(redact(command.split(" "))) == shown
 
 
+@pytest.mark.parametrize("piece", ["a=", "(a=", "a 'b=", "--a=b "])
+def test_values_within_values_without_end(piece: str) -> None:
+    word = piece * 20_000
+    assert redact([word]) == (word,)
+
+
 @pytest.mark.parametrize(
     ("word", "shown"),
     [

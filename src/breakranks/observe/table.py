@@ -299,6 +299,7 @@ _SECRET_WORD = r"(?:tokens?|keys?|secrets?|passwords?|passwd|passphrase|pwd|pass
 # The last word of a name decides, so that --tokenizer and --max-tokens stay and hf_token and apiKey go.
 _SECRET_NAME = re.compile(rf"(?i)[\w.+-]*?{_SECRET_WORD}\Z")
 _HARMLESS_NAME = re.compile(r"(?i)(?:.*[-_.])?(?:(?:max|min|num|n|eos|bos|pad|unk|per)[-_].*tokens?|tokens)\Z")
+_DEPTH = 3
 _ASSIGNED = re.compile(r"(?s)(-{0,2}[A-Za-z_+][\w.+-]*)=(.*)\Z")
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s;&|,}]+)"""
 _INSIDE = (  # in one word: a shell's -c, JSON, a header
@@ -333,19 +334,20 @@ def redact(command: Iterable[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def _redact_word(word: str) -> str:
-    assigned = _ASSIGNED.match(word)
+def _redact_word(word: str, depth: int = _DEPTH) -> str:
+    """``depth``: how many values within values are looked into."""
+    assigned = _ASSIGNED.match(word) if depth else None
     if assigned:
-        return f"{assigned[1]}={HIDDEN if _is_secret_name(assigned[1]) else _redact_word(assigned[2])}"
-    if any(letter in word for letter in " \"'("):
+        return f"{assigned[1]}={HIDDEN if _is_secret_name(assigned[1]) else _redact_word(assigned[2], depth - 1)}"
+    if depth and any(letter in word for letter in " \"'("):
         for pattern in _INSIDE:
-            word = pattern.sub(_redact_inside, word)
+            word = pattern.sub(lambda match: _redact_inside(match, depth), word)
     return _SHAPE.sub(HIDDEN, _USER_INFO.sub(rf"\1{HIDDEN}@", word))
 
 
-def _redact_inside(match: re.Match[str]) -> str:
+def _redact_inside(match: re.Match[str], depth: int) -> str:
     head = f"{match[1]}{match[2]}{match[3]}"
-    return head + (HIDDEN if _is_secret_name(match[2]) else _redact_word(match[0][len(head) :]))
+    return head + (HIDDEN if _is_secret_name(match[2]) else _redact_word(match[0][len(head) :], depth - 1))
 
 
 def _is_secret_name(name: str) -> bool:
