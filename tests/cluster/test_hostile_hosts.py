@@ -7,6 +7,7 @@ runs them, against a real agent and a real rank 0.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -376,6 +377,21 @@ def test_alone(br: Br, name: str) -> None:
     """Then all that is said is an error."""
     for command in ("ps", "stacks", "why", "hosts"):
         decent(br(f"def answer(request):\n {ANSWERS[name]}", command, hosts="evil"))
+
+
+def test_one_that_does_not_say_which_jobs_it_has(br: Br, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is lost before the others are looked at, and not only a moment later, with words behind the JSON."""
+    lose = Fleet._lose
+
+    def slowly(fleet: Fleet, *which: Any) -> None:
+        time.sleep(1.0)
+        lose(fleet, *which)
+
+    monkeypatch.setattr(Fleet, "_lose", slowly)
+    done = br("def jobs(request):\n time.sleep(600)", "why", "--json")
+    good_is_shown(done, "why")
+    assert [(one["hosts"], one["state"]) for one in json.loads(done.out)["job"]["lost_hosts"]] == [("evil", "timed-out")]
+    assert "has not answered yet" not in done.out, done
 
 
 def test_late_and_lost(br: Br) -> None:

@@ -146,7 +146,11 @@ class Fleet:
             del self._asked[number]
 
     def lose(self, name: str, lost: Lost) -> None:
-        self._later(lambda: self._lose(self.stations[name], lost))
+        """From now on it is lost, unless it was before; who asks next sees it so."""
+        one = self.stations[name]
+        self._later(lambda: self._lose(one, lost))
+        while self._thread.is_alive() and not self.wait(lambda: one.lost is not None, _TURN):
+            pass
 
     def connect(self, name: str, path: str) -> socket.socket:
         """A link to the agent of a rank on that host, as a socket of ours."""
