@@ -390,7 +390,9 @@ def test_one_that_does_not_say_which_jobs_it_has(br: Br, monkeypatch: pytest.Mon
     monkeypatch.setattr(Fleet, "_lose", slowly)
     done = br("def jobs(request):\n time.sleep(600)", "why", "--json")
     good_is_shown(done, "why")
-    assert [(one["hosts"], one["state"]) for one in json.loads(done.out)["job"]["lost_hosts"]] == [("evil", "timed-out")]
+    assert [(one["hosts"], one["state"]) for one in json.loads(done.out)["job"]["lost_hosts"]] == [
+        ("evil", "timed-out")
+    ]
     assert "has not answered yet" not in done.out, done
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import breakranks
 from breakranks.pdb_utils import breakpoint_, clear_
@@ -171,6 +172,21 @@ def dead() -> None:
     passed("survived")
 
 
+def slowly_dead() -> None:
+    """The same where a rank takes its time from the crash to the prompt."""
+    from breakranks.inside.rank import api
+
+    debugger = api.debugger
+
+    def slowly(agent: Any) -> Any:
+        time.sleep(5)
+        return debugger(agent)
+
+    if rank() == 1:
+        api.debugger = slowly
+    dead()
+
+
 def caught() -> None:
     """A rank looks at what it caught, and goes on."""
     breakranks.post_mortem()
@@ -200,6 +216,7 @@ MODES: dict[str, Callable[[], None]] = {
     "spawn": lambda: child("spawn"),
     "thread": thread,
     "dead": dead,
+    "slowly_dead": slowly_dead,
     "caught": caught,
 }
 

@@ -612,7 +612,16 @@ def test_a_crash_is_kept_and_the_others_hold(job: Job) -> None:
     job.console("go")
     job.all_pass("survived", 0, 2)
     job.ends(0, 1, 0)
-    assert job.output.count("ValueError: bad 42") >= 2  # the traceback is printed as ever, and the stop names it
+    assert job.output.count("\nValueError: bad 42\n") == 1  # the traceback, as ever
+
+
+def test_the_others_hold_however_long_a_rank_takes_from_its_crash_to_its_prompt(job: Job) -> None:
+    job.by_hand(3, PLAIN, "slowly_dead")
+    wait_for("the crash is announced", lambda: "rank 1 crashed: ValueError: bad 42" in job.output)  # to no console yet
+    assert states(job.all_stop(0, 1, 2)) == {0: "held", 1: "prompt", 2: "held"}
+    job.give_word("end")
+    job.console("go")
+    job.ends(0, 1, 0)
 
 
 def test_a_crash_that_was_caught_is_looked_at_and_the_rank_goes_on(job: Job) -> None:

@@ -77,6 +77,8 @@ class Agent:
         """A thread of the job stops here."""
         self.seat.take(stop)
         self.watch.publish()
+        if stop.holds:  # after it: who holds for a rank that is not stopped goes on at once
+            self.watch.announce({"do": "hold", "ranks": str(stop.holds), "reason": f"rank {self.me.rank} crashed"})
         self.wire.wake()
 
     def leave(self, *, tracing: bool) -> None:

@@ -356,14 +356,13 @@ def _keep(agent: Agent, trace: TracebackType, what: str) -> None:
         return
     mine = RankSet([agent.me.rank])
     others = RankSet.span(0, agent.me.world) - mine
-    stop = Stop(site="", count=0, role="prompt", stoppers=mine, reason=f"crashed: {what}" if what else "crashed")
+    reason = f"crashed: {what}" if what else "crashed"
+    stop = Stop(site="", count=0, role="prompt", stoppers=mine, reason=reason, holds=others)
     innermost = trace
     while innermost.tb_next is not None:
         innermost = innermost.tb_next
     stop.where = where.place(innermost.tb_frame)
     terminal.announce(agent, stop)
-    if others:
-        agent.watch.announce({"do": "hold", "ranks": str(others), "reason": f"rank {agent.me.rank} crashed"})
     debugger(agent).post_mortem(trace, stop)
 
 

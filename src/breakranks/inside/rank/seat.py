@@ -37,6 +37,7 @@ class Stop:
     stoppers: RankSet
     reason: str
     until_go: bool = False
+    holds: RankSet = field(default_factory=RankSet)  # ranks that are to hold as soon as this one is seen to be stopped
     thread: str = ""
     since: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
