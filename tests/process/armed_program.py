@@ -413,7 +413,8 @@ def disarming(console: Console) -> None:
         if turn % 10 == 9:
             gc.collect()
             grown.append(len(gc.get_objects()))
-    show(before=before, during=during, after=traces(), grown=grown[-1] - grown[0], bare=bare(console))
+    is_bare = bare(console)
+    show(before=before, during=during, after=traces(), grown=grown[-1] - grown[0], bare=is_bare)
     # A generator that is stepped, and rests with what steps it.
     started(advancing, "advancing")
     yields = f"armed_program.py:{line_of('yielding')}"
@@ -425,7 +426,8 @@ def disarming(console: Console) -> None:
     console.line("c")
     rested = traces()["resting"]
     armed.disarm(console.agent)
-    show(rested=rested, after=traces() == before, bare=bare(console))
+    is_bare = bare(console)  # the thread that was stepped may be just about to go on
+    show(rested=rested, after=traces() == before, bare=is_bare)
     # A thread that is stepped over a call that is blocked in C.
     console.command(f"tbreak armed_program.py:{line_of('locked')}")
     thread = started(locked, "locked")
