@@ -18,6 +18,16 @@ LATE = 2
 WAITING = "0-1"
 
 
+def wait_until_in_place(job: Job) -> None:
+    """A rank is ready a moment before it comes to where it is to be looked at."""
+
+    def there() -> bool:
+        waits, *_, late = job.functions()
+        return "all_reduce" in waits and late == "load_batch train <module>"
+
+    wait_for("each rank is in its place", there)
+
+
 def ps(look: Looker, job: Job) -> None:
     (seen,) = look("ps", "--json", status=0).json["jobs"]
     assert (seen["world_size"], seen["ranks"], seen["unseen"]) == (3, "0-2", "")
@@ -129,7 +139,7 @@ def console(look: Looker, job: Job) -> None:
         return {(one["rank"], one["host"]) for one in rows} == {(r, host.name) for r, (host, _) in job.ranks.items()}
 
     wait_for("both ranks stop", stopped)
-    asked, _ = look("console", "--json", "-c", "all p rank * 10", "-c", "go", status=0).lines
+    asked, *_ = look("console", "--json", "-c", "all p rank * 10", "-c", "go", status=0).lines
     assert {one["ranks"]: one["text"] for one in asked["answers"]} == {"0": "0", "1": "10"}
     wait_for("both ranks pass", lambda: len(list(job.folder.glob("passed.*"))) == 2)
 

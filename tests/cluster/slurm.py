@@ -146,7 +146,9 @@ class Slurm:
         return job
 
     def _state(self, job: str) -> str:
-        return self._run("squeue", "-h", "-j", job, "-o", "%T").strip()
+        """Nothing: it has ended. A question mark: not to be had now."""
+        done = self._call("squeue", "-h", "-j", job, "-o", "%T")
+        return "?" if done.returncode and "Invalid job id" not in done.stderr else done.stdout.strip()
 
     def cancel(self, job: str) -> None:
         """End a job, and wait until it has."""
@@ -154,8 +156,8 @@ class Slurm:
         self._run("scancel", job)
         wait_for(f"Slurm's job {job} has ended; see {self.folder}/*.log", lambda: not self._state(job))
 
-    def _run(self, *command: str) -> str:
-        done = subprocess.run(
+    def _call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             command,
             env={**inherited(), **self.environment},
             stdin=subprocess.DEVNULL,
@@ -163,6 +165,9 @@ class Slurm:
             text=True,
             timeout=90,
         )
+
+    def _run(self, *command: str) -> str:
+        done = self._call(*command)
         if done.returncode and command[0] not in ("sinfo", "scancel", "squeue"):
             raise RuntimeError(f"{command[0]}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout

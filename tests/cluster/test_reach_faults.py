@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,8 +60,14 @@ def lost(answer: dict[str, Any]) -> dict[str, str]:
     return {name: one["state"] for one in rows for name in NodeSet(one["hosts"])}
 
 
-def wait_for_agents(nodes: Nodes, names: list[str]) -> None:
-    wait_for("agents", lambda: all(any(map(AGENT.search, nodes[name].processes().values())) for name in names))
+def wait_for_agents(process: subprocess.Popen[str], nodes: Nodes, names: list[str]) -> bool:
+    """Until they are there; False where the command that starts them has ended before."""
+
+    def there() -> bool:
+        return all(any(map(AGENT.search, nodes[name].processes().values())) for name in names)
+
+    wait_for("agents", lambda: process.poll() is not None or there())
+    return process.poll() is None
 
 
 def test_a_healthy_job_has_no_verdict(look: Looker, job: Job, nodes: Nodes) -> None:
@@ -93,7 +100,7 @@ def test_a_partial_cut_names_the_pair(look: Looker, job: Job, nodes: Nodes) -> N
 
 def test_a_cut_link_is_a_lost_host_that_the_others_wait_for(look: Looker, job: Job, nodes: Nodes) -> None:
     with broken(job, lambda: nodes.cut("n2"), lambda: nodes.heal("n2")):
-        seen = look.losing("why", "--json", fine=lambda seen: lost(seen.json).keys() == {"n2"})
+        seen = look.losing("why", "--json", fine=lambda seen: lost(seen.json) == {"n2": "unreachable"})
     answer = seen.json
     assert seen.status == 1
     assert lost(answer) == {"n2": "unreachable"}
@@ -122,8 +129,8 @@ def frozen_in_mid_look(look: Looker, nodes: Nodes, deadline: float) -> Seen:
     with leaves_nothing(nodes, but=OF_RANKS):
         process = look.start("why", "--json", f"--deadline={deadline}")
         try:
-            wait_for_agents(nodes, ["n1", "n2", "n3", "n4"])
-            nodes["n3"].freeze()
+            if wait_for_agents(process, nodes, ["n1", "n2", "n3", "n4"]):
+                nodes["n3"].freeze()
             out, err = process.communicate(timeout=180)
         finally:
             process.kill()
@@ -154,7 +161,7 @@ def test_a_host_that_is_gone_in_mid_look(look: Looker, job: Job, nodes: Nodes) -
     """The last one: n4 does not come back."""
     process = look.start("why", "--json", f"--deadline={LONGEST_STALL}")
     try:
-        wait_for_agents(nodes, ["n1", "n2", "n4"])
+        assert wait_for_agents(process, nodes, ["n1", "n2", "n4"]), process.communicate(timeout=60)
         nodes.crash("n4")
         out, err = process.communicate(timeout=180)
     finally:
@@ -162,9 +169,9 @@ def test_a_host_that_is_gone_in_mid_look(look: Looker, job: Job, nodes: Nodes) -
         process.communicate(timeout=60)
     seen = Seen(process.returncode, out, err)
     assert lost(seen.json).keys() == {"n4"}, seen
-    assert ranks(seen.json) == {0, 1, 2}, seen
+    assert {0, 1, 2} <= ranks(seen.json), seen  # n4 may have been sampled once
     # And once more, now that it is known to be gone.
-    seen = look.losing("why", "--json", fine=lambda seen: lost(seen.json).keys() == {"n4"})
+    seen = look.losing("why", "--json", fine=lambda seen: lost(seen.json) == {"n4": "unreachable"})
     answer = seen.json
     assert seen.status == 1
     assert lost(answer) == {"n4": "unreachable"}

@@ -15,7 +15,7 @@ from .watch import leaves_nothing
 
 COUNT = 16
 # The second one for a machine that stood still in the first.
-DEADLINES = (8.0, 40.0)
+DEADLINES = (8.0, 40.0, 40.0)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,8 @@ def living_first(look: Looker, deadline: float) -> tuple[str, bool, str]:
         shown = ""
         while "load_batch" not in shown:
             line = process.stdout.readline()
-            assert line, f"ended without the stacks of the living: {shown}{process.stderr.read()}"
+            if not line:  # too soon for those that live
+                return shown, False, process.stderr.read()
             shown += line
         awaited = any("n7" in words for words in children(process.pid))
         rest, _ = process.communicate(timeout=deadline + 60)

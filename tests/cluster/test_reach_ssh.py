@@ -62,8 +62,7 @@ def look(nodes: Nodes) -> Looker:
 
 def test_the_job_stands_where_it_says(job: Job) -> None:
     assert {rank: host.name for rank, (host, _) in job.ranks.items()} == {0: "n1", 1: "n2", 2: "n3"}
-    waits, *_, late = job.functions()
-    assert ("all_reduce" in waits, late) == (True, "load_batch train <module>")
+    commands.wait_until_in_place(job)
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS)
@@ -83,8 +82,10 @@ def test_console(nodes: Nodes) -> None:
 
 def test_each_host_logs_under_its_name(nodes: Nodes, job: Job) -> None:
     """GIVEN three hosts of a job and one that refuses THEN -vv has the lines of each, and why one is lost."""
-    seen = by_ssh(nodes, "n[1-3,7]").losing("stacks", "-vv", fine=lambda seen: "n1:observe" in seen.err)
-    for name in ("n1", "n2", "n3"):
+    names = ("n1", "n2", "n3")
+    looked = [word for name in names for word in (f"host answered host={name} answer=Taken ", f"{name}:observe")]
+    seen = by_ssh(nodes, "n[1-3,7]").losing("stacks", "-vv", fine=lambda seen: all(one in seen.err for one in looked))
+    for name in names:
         assert f"host is there host={name} " in seen.err and f"host answered host={name} answer=Taken " in seen.err, (
             seen
         )
@@ -142,24 +143,21 @@ def test_lost_hosts_are_a_class_with_the_reason_and_the_rest_is_shown(nodes: Nod
     nodes["n6"].freeze()
     nodes.cut_between(MACHINE, "n5")
     look = by_ssh(nodes, "n[1-3,5-8,99]")
-    lost_ones = {"n5", "n6", "n7", "n8", "n99"}
+    kinds = {"n5": "unreachable", "n6": "timed-out", "n7": "refused", "n8": "no-python", "n99": "unreachable"}
+
+    def kinds_in(answer: dict[str, Any]) -> dict[str, str]:
+        return {name: one["state"] for name, one in lost_of(answer).items()}
+
     try:
         with leaves_nothing(nodes, but=OF_RANKS):
-            seen = look.losing("why", "--json", fine=lambda seen: lost_of(seen.json).keys() == lost_ones)
+            seen = look.losing("why", "--json", fine=lambda seen: kinds_in(seen.json) == kinds)
             text = look.losing("stacks", fine=lambda seen: "load_batch" in seen.out)
     finally:
         nodes.heal_between(MACHINE, "n5")
         nodes["n6"].thaw()
     answer = seen.json
     lost = lost_of(answer)
-    kinds = {name: one["state"] for name, one in lost.items()}
-    assert kinds == {
-        "n5": "unreachable",
-        "n6": "timed-out",
-        "n7": "refused",
-        "n8": "no-python",
-        "n99": "unreachable",
-    }
+    assert kinds_in(answer) == kinds
     assert all(one["reason"] and one["remedy"] for one in lost.values())
     assert old is None or "3.6" in lost["n8"]["reason"]
     commands.expect_verdict(answer, job)

@@ -42,7 +42,7 @@ def test_mpirun(nodes: Nodes) -> None:
 
 def test_srun_enters_a_running_job_on_all_its_hosts(nodes: Nodes, slurm: Slurm) -> None:
     job = slurm.submit("srun sleep 1000\n", "-N2", "-n2")
-    wait_for("both tasks", lambda: all("sleep 1000" in str(nodes[name].processes().values()) for name in ("n1", "n2")))
+    wait_for("both tasks", lambda: all("sleep 1000" in nodes[name].processes().values() for name in ("n1", "n2")))
     step = ["srun", f"--jobid={job}", "--overlap", "-N2", "-n2", "sh", "-c", "hostname; pgrep -c sleep"]
     assert sorted(run(step, **slurm.environment).split()) == ["1", "1", "n1", "n2"]
     slurm.cancel(job)
@@ -50,8 +50,5 @@ def test_srun_enters_a_running_job_on_all_its_hosts(nodes: Nodes, slurm: Slurm) 
 
 def test_a_job_without_torch(nodes: Nodes) -> None:
     with by_hand(nodes, ["n1", "n2", "n3"], "plain", "2", python="/usr/bin/python3") as job:
-        assert [words.split()[-3:] for words in job.functions()] == [
-            ["gather", "train", "<module>"],
-            ["report", "train", "<module>"],
-            ["load_batch", "train", "<module>"],
-        ]
+        places = [[function, "train", "<module>"] for function in ("gather", "report", "load_batch")]
+        wait_for("each rank is in its place", lambda: [words.split()[-3:] for words in job.functions()] == places)

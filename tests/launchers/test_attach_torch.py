@@ -32,6 +32,7 @@ class Job(Launch):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.agents = tempfile.mkdtemp(prefix="breakranks-test-", dir="/tmp")
+        self.status = 0  # of the last command
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -57,19 +58,30 @@ class Job(Launch):
     def target(self) -> str:
         return "pid:" + ",".join(str(pid) for _, pid in sorted(self.pids_of_ranks().items()))
 
-    def run(self, *words: str, status: int = 0) -> str:
+    def run(self, *words: str, status: int | None = 0) -> str:
+        """What a command shows. Without a ``status`` any is right; ``self.status`` has it."""
         done = subprocess.run(
             [BREAKRANKS, *words],
             env={**inherited(), "BREAKRANKS_RUN": self.agents, "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert "Traceback" not in done.stdout + done.stderr
-        assert done.returncode == status, f"{done.returncode} {done.stdout} {done.stderr}\n{self.output}"
+        assert status in (None, done.returncode), f"{done.returncode} {done.stdout} {done.stderr}\n{self.output}"
+        self.status = done.returncode
         return done.stdout
 
-    def attach(self, *commands: str, options: tuple[str, ...] = (), status: int = 0) -> str:
+    def attach(self, *commands: str, options: tuple[str, ...] = (), status: int | None = 0, target: str = "") -> str:
         asked = [word for command in commands for word in ("-c", command)]
-        return self.run("attach", self.target, *options, *asked, status=status)
+        return self.run("attach", target or self.target, *options, *asked, status=status)
+
+    def stop(self, *commands: str, target: str = "") -> str:
+        """The same, once somebody stops: who just waits in C is only looked at, and not stepped."""
+
+        def stopped() -> str | None:
+            shown = self.attach(*commands, status=None, target=target)
+            return shown if self.status == 0 and re.search(r"^ranks? \S+ stopped", shown, re.M) else None
+
+        return wait_for("an attach stops somebody", stopped)
 
     def eval(self, *words: str) -> list[dict[str, Any]]:
         return list(json.loads(self.run("eval", self.target, "--json", *words))["answers"])
@@ -123,8 +135,9 @@ def test_a_job_that_hangs_in_a_barrier(job: Job) -> None:
 def test_a_training_that_is_stopped_and_stepped_on_all_ranks(job: Job) -> None:
     job.begin("train", 2)
     for _ in range(2):
-        shown = job.attach("w", "all p __name__", "all n", "all n", "go")
+        shown = job.attach("w", "all p __name__", "all n", "all n", "go", status=None)
         assert "stopped" in shown and re.search(r"ranks? [01-]+ go(es)? on", shown), shown
+        assert job.status == 0 or "which is held" in shown, shown  # one came into a collective, the other not yet
     shown = job.attach(
         f"tbreak {PROGRAM}:{line_of('forward')}", "go", "wait", "all p step", "all n", "all p loss", "go"
     )
@@ -155,8 +168,8 @@ def test_a_rank_that_waits_for_its_data_loader(job: Job) -> None:
     for _ in range(3):
         numbers = job.eval("--frame", "load", "number")
         assert all(int(one["value"]) >= 0 for one in numbers)
-        shown = job.attach("w", "n", "go")
-        assert "stopped" in shown and re.search(r"ranks? [01-]+ go(es)? on", shown), shown
+        shown = job.stop("w", "n", "go")
+        assert re.search(r"ranks? [01-]+ go(es)? on", shown), shown
     job.left()
     assert job.ends() == {"0": "39800.0", "1": "39800.0"}
 
@@ -171,8 +184,8 @@ def test_a_worker_of_a_data_loader(job: Job) -> None:
 
     worker = wait_for("two workers", lambda: len(workers()) >= 2 and workers())[-1]
     for _ in range(3):
-        shown = job.run("attach", f"pid:{worker}", "-c", "p 6 * 7", "-c", "w", "-c", "n", "-c", "go")
-        # In __getitem__ most of the time, else between two of them, or in the wait for the next batch.
+        shown = job.stop("p 6 * 7", "w", "n", "go", target=f"pid:{worker}")
+        # In __getitem__ most of the time, else between two of them.
         assert re.search(r"^42$", shown, re.M) and "_worker_loop" in shown, shown
     job.left()
     assert job.ends() == {"0": "39800.0"}

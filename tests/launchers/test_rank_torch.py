@@ -39,7 +39,7 @@ def _run(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 def _collected(launch: Launch) -> Found:
     for rank in launch.started:
-        rank.wait(timeout=150)
+        rank.wait(timeout=300)
     files = [launch.folder / f"found.{rank}.json" for rank in (0, 1)]
     assert all(file.exists() for file in files), launch.output[-3000:]
     ranks = [json.loads(file.read_text()) for file in files]

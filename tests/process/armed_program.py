@@ -215,9 +215,13 @@ def show(**found: Any) -> None:
 def started(work: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
-    wait_until(lambda: not thread.is_alive() or any(one.f_code is work.__code__ for one in stack_of(thread)))
+    wait_until(lambda: not thread.is_alive() or is_in(thread, work))
     time.sleep(0.1)
     return thread
+
+
+def is_in(thread: threading.Thread, work: Callable[..., None]) -> bool:
+    return any(one.f_code is work.__code__ for one in stack_of(thread))
 
 
 def stack_of(thread: threading.Thread) -> list[Any]:
@@ -238,6 +242,8 @@ def wait_until(true: Callable[[], bool]) -> bool:
 def halt(console: Console, work: str) -> None:
     """Stop a thread that works in some way, step it, and let it go."""
     thread = started(WORK[work], work) if work != "main" else threading.main_thread()
+    if work in ("sleeping", "locked", "chained"):  # in C by now, or behind it
+        wait_until(lambda: threads.blocked(thread.native_id or 0) or is_in(thread, endless))
     refused = console.soon(thread.ident)
     if work == "locked":
         GATE.release()
@@ -271,7 +277,12 @@ def withdrawn(console: Console) -> None:
 def breakpoints(console: Console) -> None:
     """Set, hit, stepped from, conditional, ignored, disabled, temporary and cleared, all while the rank runs."""
     add_line = line_of("add")
-    show(set=console.command(f"b armed_program.py:{add_line}"), tracing=console.agent.seat.tracing)
+    seat = console.agent.seat
+    # It may have come there already.
+    show(
+        set=console.command(f"b armed_program.py:{add_line}"),
+        tracing=wait_until(lambda: seat.tracing or seat.stop is not None),
+    )
     show(hit=console.stopped())
     show(stepped=console.line("n"), then=console.stopped())
     show(answer=console.line("c"), again=console.stopped())
@@ -408,6 +419,8 @@ def disarming(console: Console) -> None:
         console.soon(quiet[0].ident)
         armed.disarm(console.agent)
         interrupt.withdraw(console.agent)
+        # It may have taken its halt already, and be just about to sit down.
+        wait_until(lambda: console.stopped(0.0) is not None or not armed.in_use())
         if console.stopped(0.0):
             console.go()
         if turn % 10 == 9:
@@ -502,7 +515,7 @@ def traced(console: Console) -> None:
     armed.disarm(console.agent)
     while console.stopped(0.1):
         console.go()
-    mine = threads.tracers().get(thread.ident or 0) == id(theirs)
+    mine = wait_until(lambda: threads.tracers().get(thread.ident or 0) == id(theirs))
     show(said=said, refused=refused, hit=found, theirs=mine)
 
 

@@ -190,7 +190,7 @@ def forks():
         os._exit(0 if value == work(6) else 1)
     ready()
     count = 0
-    while not ended():
+    while count == 0 or not ended():
         child = os.fork()
         if child == 0:
             os._exit(7)

@@ -52,7 +52,7 @@ def everyone(count: str) -> int:
 def apart() -> int:
     """All ranks stop at the same place, a moment apart."""
     breakranks.breakpoint("all")
-    time.sleep(0.2 * RANK)
+    time.sleep(0.05 * RANK)
     breakranks.breakpoint("all")  # apart
     return RANK
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from breakranks.rankset import RankSet
 from support.consoles import without_waits
 from support.processes import Processes, alive, defaults_for_signals
 from support.targets import SOURCE, THIS, Interpreter
@@ -30,6 +31,7 @@ PROGRAM = HERE / "console_program.py"
 BREAKRANKS = str(Path(sys.executable).parent / "breakranks")
 # Said where an answer takes long, which is right, and may be anywhere.
 PROMPT = re.compile(r"(?:\A|\n|\^C)(\[[^\]\n]*\] > )\Z")
+_WHOLE = 150  # a line of fewer characters fits into the terminal's, behind its prompt
 CTRL_A, CTRL_C, CTRL_D, CTRL_K, UP, TAB = "\x01", "\x03", "\x04", "\x0b", "\x1b[A", "\t"
 PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "INPUTRC": "/dev/null", "PYTHONUNBUFFERED": "1"}
 
@@ -43,6 +45,14 @@ def line_of(mark: str, path: Path = PROGRAM) -> int:
 def source_of(mark: str, path: Path = PROGRAM) -> str:
     """That line, as it is shown."""
     return path.read_text().splitlines()[line_of(mark, path) - 1].strip()
+
+
+def said_to_have_ended(shown: str) -> RankSet:
+    """The ranks that a console has said to have ended, in one line or in several."""
+    found = RankSet()
+    for ranks in re.findall(r"ranks? (\S+) ha(?:s|ve) ended\n", shown):
+        found |= RankSet.parse(ranks)
+    return found
 
 
 class Place(Processes):
@@ -269,7 +279,12 @@ class Terminal:
 
     def ask(self, line: str, deadline: float = DEADLINE) -> str:
         """Type a line at the prompt; gives what is shown between it and the next prompt."""
+        # Before that the terminal itself would show the line, and the console again.
+        wait_for("the console to read keys", lambda: not self.modes[3] & termios.ICANON)
         self.keys(line + "\r")
+        if len(line) < _WHOLE:  # something may be said just then, with a prompt behind it: the line comes after that
+            self.expect(re.compile(r"(?:\A|\] > )" + re.escape(line) + r"\n"), deadline)
+            return without_waits(self.prompt(deadline)).strip("\n")
         return without_waits(self.prompt(deadline).removeprefix(line)).strip("\n")
 
     # ---- eyes

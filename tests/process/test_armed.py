@@ -49,7 +49,7 @@ def at(mark: str, reason: str, thread: str = "MainThread") -> dict[str, Any]:
     ("work", "marks"),
     [
         ("spinning", {"spinning"}),
-        ("sleeping", {"woken"}),
+        ("sleeping", {"sleeping", "woken"}),
         ("locked", {"unlocked"}),
         ("generating", {"again", "yielding", "yielded", "generating", "resting"}),
         ("sorting", {"keyed", "sorting", "sorted"}),

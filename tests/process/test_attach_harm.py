@@ -83,7 +83,7 @@ def test_two_at_once(place: Place) -> None:
     assert (first.ask("p MODE"), second.ask("p MODE")) == ("'busy'", "'busy'")
     first.keys("q\r")
     assert first.ends() == 0
-    assert second.ask("n").startswith(("> ", "--Call--"))
+    assert second.ask("n").startswith(("> ", "--Call--", "--Return--"))
     second.keys("q\r")
     assert second.ends() == 0
     target.left()
@@ -285,6 +285,8 @@ def test_an_expression_that_kills(place: Place) -> None:
     shown = attach(place, target, "p __import__('os')._exit(5)", options=["--no-stop"], status=1)
     assert "rank 0 has ended" in shown
     assert target.process.wait(DEADLINE) == 5
-    attach(place, Target(place, "lock"), "w")
+    other = Target(place, "lock")
+    attach(place, other, "w")
+    other.left()
     for path in place.run.iterdir():
         shutil.rmtree(path)

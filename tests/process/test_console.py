@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from support.consoles import records
+from breakranks.rankset import RankSet
+from support.consoles import records, without_waits
 from support.processes import alive
 from support.stalls import undisturbed
 from support.targets import SOURCE, Interpreter, on_every_python
@@ -36,6 +37,7 @@ from .terminals import (
     Place,
     Terminal,
     line_of,
+    said_to_have_ended,
     source_of,
 )
 
@@ -135,7 +137,9 @@ def test_commands_of_pdb_at_a_prompt(place: Place) -> None:
     assert "rank 0 runs to its breakpoints" in shown
     console.keys("c\r")
     assert console.ends() == 0
-    assert "ranks 0-3 have ended\nthe job has ended\n" in console.rest()
+    shown = console.rest()
+    assert said_to_have_ended(shown) == RankSet.span(0, 4)
+    assert shown.endswith("ended\nthe job has ended\n")
     job.ends()
     assert [job.result(rank) for rank in range(4)] == [str(steps_total(rank, 2)) for rank in range(4)]
 
@@ -166,11 +170,12 @@ def test_each_c_shows_the_next_stop(place: Place) -> None:
     job = place.job(2, "everyone", "30")
     job.stopped()
     console = place.console()
-    stop = f"ranks 0-1 stopped, {at('everyone', 'everyone')}\n  -> {source_of('everyone')}"
+    stop = f" stopped, {at('everyone', 'everyone')}\n  -> {source_of('everyone')}"
     for i in range(30):
-        answers(console, ("p i", f"[0-1] {i}"))
+        wait_for("both ranks", lambda i=i: console.ask("p i") == f"[0-1] {i}")  # type: ignore[misc]
         if i < 29:
-            answers(console, ("c", f"ranks 0-1 go on\n{stop}"))
+            shown = console.ask("c")
+            assert shown.startswith("ranks 0-1 go on\n") and stop in shown
     console.keys("c\r")
     assert console.ends() == 0
     job.ends()
@@ -178,10 +183,8 @@ def test_each_c_shows_the_next_stop(place: Place) -> None:
 
 def test_ranks_that_stop_at_one_place_a_moment_apart_are_said_together(tmp_path: Path) -> None:
     """GIVEN ranks that come to the same line one after the other WHEN a console waits THEN it shows one line."""
-    folders = iter([tmp_path / str(number) for number in range(9)])
 
-    def stopped_apart() -> None:
-        folder = next(folders)
+    def stopped_apart(folder: Path) -> None:
         folder.mkdir()
         with Place(folder) as place:
             job = place.job(3, "apart")
@@ -194,7 +197,12 @@ def test_ranks_that_stop_at_one_place_a_moment_apart_are_said_together(tmp_path:
             console.ask("go")
             job.ends()
 
-    undisturbed(stopped_apart)
+    # Where the machine is busy they come further apart than they are to be.
+    for number in range(3):
+        with contextlib.suppress(AssertionError):
+            stopped_apart(tmp_path / str(number))
+            return
+    stopped_apart(tmp_path / "last")
 
 
 # ---- who it goes to
@@ -284,6 +292,9 @@ def test_help_of_ours_and_of_pdbs(place: Place) -> None:
 # ---- ranks that run
 
 
+SLEEPS = "sleep|select|poll"  # up to 3.10 it is a select
+
+
 def spinning(place: Place) -> tuple[Job, Terminal]:
     """Three ranks that run: 0 and 2 in Python, 1 in C. A console at its prompt."""
     os.mkfifo(place.folder / "wake")
@@ -292,10 +303,11 @@ def spinning(place: Place) -> tuple[Job, Terminal]:
     console = place.console()
     assert console.at == "[0-2] > "
     console.keys("c\r")
-    assert console.expect("Ctrl-C gives the prompt back\n") == (
-        "c\nranks 0-2 go on\nrunning; Ctrl-C gives the prompt back\n"
-    )
-    wait_for("rank 1 in C", lambda: "pipe" in Path(f"/proc/{job.ranks[1].pid}/wchan").read_text() or None)
+    shown = console.expect("running; Ctrl-C gives the prompt back\n")
+    assert without_waits(shown) == "c\nranks 0-2 go on\n"
+    for rank, waits in ((0, SLEEPS), (1, "pipe"), (2, SLEEPS)):
+        wchan = Path(f"/proc/{job.ranks[rank].pid}/wchan")
+        wait_for(f"rank {rank} in C", lambda wchan=wchan, waits=waits: re.search(waits, wchan.read_text()))  # type: ignore[misc]
     console.keys(CTRL_C)
     assert console.prompt() == "^C\n"
     assert console.at == "[0-2 running] > "
@@ -399,6 +411,16 @@ def test_ctrl_c_pressed_on_sight_gives_the_prompt(place: Place) -> None:
     job.ends()
 
 
+def tab(console: Terminal, completed: str) -> None:
+    """Press Tab until it is completed: a rank that does not answer in time is not waited for."""
+    for _ in range(int(DEADLINE / 2)):
+        console.keys(TAB)
+        with contextlib.suppress(AssertionError):
+            console.expect(completed, 2.0)
+            return
+    raise AssertionError(f"not completed: {completed!r} in {console.shown()[-500:]!r}")
+
+
 def test_tab_completes_variables_and_words(place: Place) -> None:
     job = place.job(2, "steps", "1")
     job.stopped()
@@ -410,18 +432,18 @@ def test_tab_completes_variables_and_words(place: Place) -> None:
             ("interr", "interrupt"),
             ("all p zzz", "all p zzz"),
         ):
-            console.keys(typed + TAB)
-            console.expect(completed)
+            console.keys(typed)
+            tab(console, completed)
             console.keys("_")  # comes after what Tab has done
             console.expect("_")
             console.keys("\x15# \r")
             console.prompt()
         answers(console, ("p 1", "1"))
         console.ask("n")
-    console.keys("p doub" + TAB)
-    console.expect("p doubled")
+    console.keys("p doub")
+    tab(console, "p doubled")
     console.keys("\r")
-    assert console.prompt().strip() == "0.0"
+    assert without_waits(console.prompt()).strip() == "0.0"
     console.keys("p '{}'.upp" + TAB)  # what cannot be completed is left alone
     console.keys("er()\r")
     assert "'{}'" in console.prompt()
@@ -490,14 +512,18 @@ def opened(place: Place, mode: str, *arguments: str) -> Terminal:
     words = [place.interpreter.path, str(PROGRAM), "launch", "2", mode, *arguments]
     terminal = place.terminal(words, {"PYTHONPATH": str(SOURCE)})
     terminal.opening = terminal.prompt()
-    wait_for("both ranks", lambda: "not here" not in terminal.ask("ranks"))
+
+    def stopped() -> bool:
+        rows = [line.split() for line in terminal.ask("ranks").splitlines()]
+        return bool(rows) and all(row[1] in ("prompt", "held") for row in rows)
+
+    wait_for("both ranks", stopped)
     return terminal
 
 
 def console_in(place: Place) -> int:
-    """The pid of the console that rank 0 has opened."""
-    pid = place.agents()[0]
-    for child in Path(f"/proc/{pid}/task").glob("*/children"):
+    """The pid of the console that a rank has opened."""
+    for child in [one for pid in place.agents().values() for one in Path(f"/proc/{pid}/task").glob("*/children")]:
         with contextlib.suppress(OSError):  # it has just ended
             for found in child.read_text().split():
                 if b"--opened-by" in Path(f"/proc/{found}/cmdline").read_bytes():
@@ -510,7 +536,7 @@ def test_a_console_opens_in_the_terminal_of_the_job(place: Place) -> None:
     """GIVEN a job in the foreground of a terminal WHEN it stops THEN the console is there, and `c` gives it back."""
     terminal = opened(place, "spin")
     stop = f"stopped, {at('before', 'spin')}\n  -> {source_of('before')}\n"
-    assert terminal.opening in (f"ranks 0-1 {stop}", f"rank 0 {stop}")  # the other may come a moment later
+    assert re.search(rf"(?:ranks 0-1|rank [01]) {re.escape(stop)}", terminal.opening)  # the other may come later
     assert terminal.at == "[0-1] > "
     # Echo, and editing: a character is rubbed out, another put in the middle.
     terminal.keys("p tunrs\x7f\x7f\x7f\x1b[C")
@@ -539,7 +565,7 @@ def test_a_console_opens_in_the_terminal_of_the_job(place: Place) -> None:
     terminal.keys("c\r")
     assert terminal.ends() == 0
     assert "spun" in (place.folder / "result.0").read_text() and "spun" in (place.folder / "result.1").read_text()
-    assert terminal.modes == terminal.before
+    wait_for("the terminal to be as it was", lambda: terminal.modes == terminal.before)
 
 
 def test_the_opened_console_is_killed_and_the_job_goes_on(place: Place) -> None:
@@ -559,7 +585,7 @@ def test_the_opened_console_is_left_with_q(place: Place) -> None:
     terminal.keys("q\r")
     assert terminal.ends() == 0
     assert "the job runs on\n" in terminal.seen
-    assert terminal.modes == terminal.before
+    wait_for("the terminal to be as it was", lambda: terminal.modes == terminal.before)
 
 
 def test_ctrl_c_ends_the_job_when_the_terminal_is_its_own_again(place: Place) -> None:
@@ -760,7 +786,7 @@ def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
 
 
 def test_lines_of_many_ranks_in_one_pipe_are_whole(tmp_path: Path) -> None:
-    """GIVEN 4 ranks that print 200 lines each into one pipe THEN every line is whole, of one rank, and in order."""
+    """GIVEN 4 ranks that print 60 lines each into one pipe THEN every line is whole, of one rank, and in order."""
     folders = (tmp_path / str(number) for number in range(9))
 
     def look() -> None:
@@ -773,9 +799,10 @@ def test_lines_of_many_ranks_in_one_pipe_are_whole(tmp_path: Path) -> None:
 
 
 def lines_are_whole(place: Place) -> None:
-    ranks, lines = 4, 200
+    ranks, lines = 4, 60
     reading, writing = os.pipe()
     # Whoever is kept in the middle of a line for half a second is not waited for: let it not be by us who read.
+    # It all fits in.
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
     job = place.job(ranks, "printer", "7", str(lines), stdout=writing)
     os.close(writing)

@@ -48,6 +48,11 @@ def line(mark: str) -> str:
     return f"{PROGRAM}:{line_of(mark, PROGRAM)}"
 
 
+def reads(target: Target) -> bool:
+    """Whether it waits for its byte."""
+    return Path(f"/proc/{target.pid}/syscall").read_text().startswith("0 ")
+
+
 @everywhere
 def test_a_rank_that_is_stepped_over_a_fork(place: Place, python: str) -> None:
     """WHEN a thread is stepped over the line that forks THEN it stops after it, and the child does not."""
@@ -83,7 +88,7 @@ def test_a_rank_that_is_to_stop_forks_first(place: Place, python: str) -> None:
     """GIVEN a rank that is blocked within a fork and is to stop WHEN the fork returns THEN the child does not stop."""
     target = started(place, "waits", python)
     (target.folder / "now").touch()
-    wait_for("it to be blocked", target._blocked)
+    wait_for("it to be blocked", lambda: reads(target))
     shown = attach(place, target, "interrupt", "p release()", "wait 60", "p pid > 0", "go", options=["--no-stop"])
     assert answers(shown)["p pid > 0"].startswith("True"), shown
     target.left()
@@ -98,7 +103,7 @@ def test_the_console_is_killed_while_a_rank_is_stepped_over_a_fork(place: Place,
     for shown in console.stdout:
         if "> n" in shown:
             break
-    wait_for("it to be blocked", target._blocked)
+    wait_for("it to be blocked", lambda: reads(target))
     console.kill()
     target.left()
     (target.folder / "byte").write_text("x")
@@ -154,7 +159,8 @@ from breakranks.inside.rank import forks
 forks.state()["lock"].acquire()  # as while a thread of ours imports
 main = _thread.get_ident()
 def interrupt():
-    while sys._current_frames()[main].f_code.co_name != "before":
+    until = time.monotonic() + 1.9  # a fork waits for two seconds
+    while sys._current_frames()[main].f_code.co_name != "before" and time.monotonic() < until:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt).start()
@@ -183,7 +189,7 @@ from breakranks.inside.rank import forks
 folder = sys.argv[1]
 sys.path.insert(0, folder)
 with open(folder + "/slow_one.py", "w") as file:
-    file.write("import time; entered = True; time.sleep(1.5)")
+    file.write("import time; entered = True; time.sleep(0.3)")
 def ours():
     with forks.Paused(), forks.Paused():
         import slow_one

@@ -83,8 +83,8 @@ BUSY = "print('x')\nwhile True: pass"
 def test_every_version_answers(interpreter: Interpreter, code: str) -> None:
     with python(code, executable=interpreter.path) as process:
         for number in range(3):
-            # Its own and ours; where it does not get the GIL soon, a second of ours is sent, which then does nothing.
-            assert echo(process.pid, number=number, text="a'\"\\\né")["threads"] in (2, 3)
+            # Its own and ours; where it does not get the GIL soon, others of ours are sent, which then do nothing.
+            assert echo(process.pid, number=number, text="a'\"\\\né")["threads"] >= 2
         assert process.poll() is None
 
 
@@ -192,6 +192,7 @@ print(before == after or (before, after))
 def test_the_process_is_as_it_was(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first answer leaves a cached stack and an arena in glibc, as every thread does; the next ones nothing."""
     monkeypatch.setattr(door, "_STARVED", DEADLINE)  # a second way in would be there until its read ends
+    monkeypatch.setattr(door, "_TIDY", DEADLINE)
     with python(SHAPE, executable=interpreter.path) as process:
         assert process.stdin is not None and process.stdout is not None
         text = texts(process.pid)

@@ -164,7 +164,7 @@ def test_a_sweep_reads_every_process_and_says_what_it_could_not(interpreter: Int
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make a namespace")
 @on(*(one for one in EVERY if one.version >= (3, 11)))  # before, py-spy has no numbers of threads in a container
 def test_threads_in_a_container_have_our_numbers(interpreter: Interpreter) -> None:
-    code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print(1); time.sleep(60)"
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); print(1); time.sleep(600)"
     words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", interpreter.path, "-u", "-c", code]
     with Processes() as processes:
         process = processes.start(words, stdout=subprocess.PIPE)
@@ -223,13 +223,17 @@ def test_native_frames_lie_below_the_python_frame(interpreter: Interpreter) -> N
     assert any("acquire" in name for name in names[1:]), names
 
 
-def test_a_native_worker_that_gets_stuck_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_native_worker_that_gets_stuck_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A target that is stopped by another tracer never answers; the sweep still ends, and says so."""
     with (
         python("import time; print('x'); time.sleep(500)") as one,
         python("import time; print('x'); time.sleep(500)") as two,
     ):
-        found, clean = native.sweep([one.pid, two.pid], deadline=0.01)
+        stuck = tmp_path / "stuck"
+        stuck.write_text("#!/bin/sh\nexec sleep 600\n")
+        stuck.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(stuck))  # the sweep ends its workers in any case
+        found, clean = native.sweep([one.pid, two.pid], deadline=0.1)
     assert not clean
     assert set(found) == {one.pid, two.pid}
     assert all(stacks.problem is not None for stacks in found.values())

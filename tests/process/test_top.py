@@ -36,8 +36,8 @@ class Terminal:
     def type(self, keys: str) -> None:
         self._tmux("send-keys", keys)
 
-    def wait_for(self, text: str) -> str:
-        return wait_for(f"{text!r} on the screen", lambda: screen if text in (screen := self.screen()) else None)
+    def wait_for(self, *texts: str) -> None:
+        wait_for(f"{texts} on the screen", lambda: (screen := self.screen()) and all(text in screen for text in texts))
 
     def screen(self) -> str:
         return self._tmux("capture-pane", "-p")
@@ -50,7 +50,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def test_it_shows_the_classes_and_q_leaves(terminal: Terminal) -> None:
-    assert "sleeping" in terminal.wait_for("for_storage")
+    terminal.wait_for("for_storage", "sleeping")
     terminal.type("q")
     # The terminal is as it was: what the shell prints next can be read.
     terminal.wait_for("left 0")

@@ -9,6 +9,7 @@ from breakranks.errors import UsageError
 from breakranks.explain import Diagnosis, explain
 from breakranks.explain.meanings import Table, from_toml
 from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Rank, Socket, Thread
+from breakranks.snapshot.recorder import Recorder
 
 from .jobs import BATON, LOADER, LONG_SLEEP, PDB, SUBPROCESS, WORKER, World, lib, own
 
@@ -464,6 +465,20 @@ def test_a_sleep_that_begins_again_in_the_same_place_is_a_loop_that_waits() -> N
     world.add_moving(*naps)
     world.add(world.in_all_reduce(idle=60.0))
     assert verdict_of(world)[:2] == ("missing-from-collective", "0")
+
+
+@pytest.mark.parametrize(("read", "kind"), [(1000.2, None), (1001.0, "missing-from-collective")])
+def test_a_recorder_that_was_read_before_a_sleep_ended_says_nothing_of_what_came_after_it(
+    read: float, kind: str | None
+) -> None:
+    """The sleeper woke at 1000.5: it may have entered the call, and the others may be in the next one since."""
+    world = World()
+    naps = [world.thread(own("throttle"), call=Call("clock_nanosleep", left=0.5), idle=0.1) for _ in range(3)]
+    world.add_moving(*naps)
+    world.add(world.in_all_reduce(idle=9.0))
+    world.ranks[1] = msgspec.structs.replace(world.ranks[1], recorder=Recorder("2.10", read))
+    diagnosis = explain(world.snapshot())
+    assert (diagnosis.verdict.kind if diagnosis.verdict is not None else None) == kind, diagnosis
 
 
 def test_data_that_comes_in_slowly_is_no_hang() -> None:

@@ -405,6 +405,14 @@ SAID = [
         "unreachable",
         "gate",
     ),
+    (
+        "ssh",
+        255,
+        "ssh: Could not resolve hostname gate: Name or service not known\n"
+        "banner exchange: Connection to UNKNOWN port 65535: Broken pipe\n",
+        "unreachable",
+        "gate",
+    ),
     ("ssh", 255, "Timeout, server 10.1.2.3 not responding.\n", "unreachable", "mid-session"),
     ("ssh", 255, "Connection to 10.1.2.3 closed by remote host.\n", "failed", "mid-session"),
     ("ssh", 255, "command-line: line 0: Bad configuration option: foo\n", "failed", "foo"),

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     Begin = Callable[[Session, Console], bool]
 
+_HELLO = 5.0  # seconds in which a rank that is connected says what it is at
+_COMPLETION = 2.0  # seconds in which a rank tells the words that it would complete
+
 EXAMPLES = """
 breakranks console                          the job on this machine that has stopped
 breakranks console -c w -c 'all p loss'     ask, show, and leave everything as it was
@@ -180,6 +183,7 @@ def _wait_for_stop(session: Session, wait: float) -> None:
 
 def _settle(session: Session) -> None:
     """Ranks come to a stop at nearly the same moment: give the last ones that moment, not more."""
+    session.wait(lambda: all(session.state(rank).get("pid") for rank in session.ranks), _HELLO)
     deadline = time.monotonic() + 1.0
     session.wait(lambda: bool(session.world) and len(session.stopped) >= session.world, 0.15)
     while time.monotonic() < deadline:
@@ -349,7 +353,7 @@ def _complete(session: Session, console: Console, text: str) -> list[str]:
         from breakranks.rankset import RankSet
 
         first = stopped.first
-        reply = session.ask({"do": "complete", "text": text}, RankSet([first]), 0.5).get(first, {})
+        reply = session.ask({"do": "complete", "text": text}, RankSet([first]), _COMPLETION).get(first, {})
         words += [str(word) for word in reply.get("words", [])]
     return words
 

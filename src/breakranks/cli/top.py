@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0.2 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0.2 to 3600 seconds.")
-    target = next(common.rounds(args))
+    target = next(common.rounds(args, patient=args.once))
     common.need_processes(target, args.target)
     ranks = common.ranks_of(target, args.rank)
 

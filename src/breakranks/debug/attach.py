@@ -22,7 +22,7 @@ from breakranks.log import Log, milliseconds
 from breakranks.observe.watchdog import Watchdog
 from breakranks.rankset import RankSet
 
-DEADLINE = 10.0
+DEADLINE = 20.0
 _log = Log("debug")
 _LEAVES = 10.0  # seconds in which an agent that was leaving has gone, also on a machine that is loaded
 

@@ -26,7 +26,8 @@ _ANSWER = 1.0  # seconds in which an agent says where its rank is
 _COMING = 10.0  # seconds that it waits for the rank that others hold for
 _FOLD_SECONDS = 0.5  # without another stop after which those that there were are said, in one line for each place,
 _FOLD_SECONDS_MOST = 2.0  # and at the latest
-_ARRIVAL = 3.0  # seconds that a script waits for ranks of the job that it has not seen yet
+_GOES = 10.0  # seconds that a rank has to go on, once nothing keeps it
+_ARRIVAL = 3.0  # seconds that a script waits for ranks that should come soon
 
 
 class Console:
@@ -168,7 +169,7 @@ class Console:
         self.failed = self.failed or not came
         if not came:
             yield Notice(text="nobody has stopped", style="warn")
-        self.session.wait(lambda: self.session.debugged <= self.session.stopped, 0.5)
+        self.session.wait(lambda: self.session.debugged <= self.session.stopped, _ARRIVAL)
         self._sent = False
         self._drop_events(self.session.stopped, "stopped")
         yield from self.news()
@@ -186,7 +187,7 @@ class Console:
             return
         before = self.session.stops()
         self.session.go(ranks)
-        self.session.wait(lambda: not (stopped & self.session.unmoved(before)), 3.0)
+        self.session.wait(lambda: not (stopped & self.session.unmoved(before)), min(self._patience, _GOES))
         self._drop_events(stopped, "running")
         stuck = stopped & self.session.unmoved(before)
         gone = stopped - stuck
@@ -281,7 +282,9 @@ class Console:
                 yield Notice(text=f"without {ranks_text(absent)}, at no breakpoint yet or on other hosts", style="warn")
         elif word.ranks is None and self._chosen is None:
             session.wait(lambda: bool(session.stopped), self._patience)
-            session.wait(lambda: not self._expected(), min(self._patience, _COMING))
+            # Who held for a rank that has gone on may be gone by now, and on its way to the next stop.
+            come = min(self._patience, _COMING)
+            session.wait(lambda: not session.ranks or (bool(session.stopped) and not self._expected()), come)
 
     def _await_breakpoint(self, line: str) -> None:
         """A script has sent ranks to a breakpoint: a line that sets no other is for when they are there."""
@@ -293,7 +296,7 @@ class Console:
             return
         self._sent = False
         session.wait(lambda: bool(session.stopped), self._patience)
-        session.wait(lambda: session.debugged <= session.stopped, 0.5)  # the others come at the same moment
+        session.wait(lambda: session.debugged <= session.stopped, _ARRIVAL)  # the others come at the same moment
 
     def _expected(self) -> bool:
         """Whether all that are stopped hold for ranks that may still come here."""
@@ -343,6 +346,9 @@ class Console:
         """What a `c` led to: the ranks that held for those go on too, unless breakpoints keep them in the debugger."""
         session = self.session
         session.wait(lambda: not (held & session.unmoved(before)), 0.1 if tracing else 1.0)
+        if not tracing:  # who held for these alone goes on, however long that takes
+            due = RankSet(rank for rank in held & session.ranks if self._holds_for(rank) <= went)
+            session.wait(lambda: not (due & session.unmoved(before)), _GOES)
         self._drop_events(went | held, "running")
         followed = held - session.unmoved(before) - went
         self._sent = bool(tracing)
@@ -360,6 +366,11 @@ class Console:
         elif self.interactive:
             yield from self._until_next()
 
+    def _holds_for(self, rank: int) -> RankSet:
+        """The ranks with which a held one goes on; itself, where it waits for a word."""
+        state = self.session.state(rank)
+        return RankSet([rank]) if state.get("until_go") else RankSet.parse(str(state.get("stoppers", "")))
+
     def _until_next(self) -> Iterator[Outcome]:
         """As pdb does: after a `c`, until something stops again, everything has ended, or a person has had enough."""
         session = self.session
@@ -374,7 +385,7 @@ class Console:
     def _await(self, pending: Pending) -> Iterator[Outcome]:
         """Until all have answered. What they wait for is said meanwhile, once."""
         waited = looked = 0.0
-        last = time.monotonic()
+        last, pause, held = time.monotonic(), _LOOK, RankSet()
         self._shown = ()
         while pending.awaited:
             try:
@@ -385,17 +396,21 @@ class Console:
                 return
             last, passed = time.monotonic(), time.monotonic() - last
             waited += passed - stalled(passed, _TURN + _ANSWER)
-            if waited - looked < (_AGAIN if looked else _LOOK):
+            if waited - looked < pause:
                 continue
-            looked = waited
+            looked, pause = waited, _AGAIN
             waits = tuple(self._waits(RankSet(pending.awaited)))
-            if waits != self._shown:
+            before, held = held, RankSet(rank for wait in waits if wait.held for rank in wait.ranks)
+            sure = held == before  # one that is just coming out of its collective looks as if it waited for others
+            if not sure:
+                pause = _LOOK
+            elif waits != self._shown:
                 self._shown = waits
                 for wait in waits:
                     more = "" if wait.held or not self.interactive else "; Ctrl-C gives the prompt back"
                     yield Notice(text=f"{wait.text}{more}", style="warn")
             # Nothing will happen by itself: whoever asked must be able to do something about it.
-            if any(wait.held for wait in waits) or (not self.interactive and waited > self._patience):
+            if (held and sure) or (not self.interactive and waited > self._patience):
                 return
 
     def _waits(self, ranks: RankSet) -> list[Wait]:

@@ -12,7 +12,7 @@ from breakranks.stall import stalled
 _LOOK = 0.1  # seconds between two looks at a rank that has not stopped
 _ANSWER = 1.0  # seconds in which it says where it is
 _EXTEND = 5.0  # seconds for the timeouts of all groups to be made long
-_PATIENCE = 2.0  # seconds for a rank that computes in C to come back to Python
+_PATIENCE = 4.0  # seconds for a rank that computes in C to come back to Python
 
 
 def make_patient(session: Session) -> None:

@@ -273,6 +273,11 @@ class Case:
                 self.looks[rank] = one._replace(stands=max(0.0, now - mine.entry.created))
         return found
 
+    def read_since(self, ranks: RankSet, moment: float) -> bool:
+        """Whether what the recorders of these ranks say, where they have one, is younger than a moment."""
+        known = self.ledger.recorders
+        return all(known[rank].time > moment + _READ_SKEW for rank in ranks if rank in known)
+
     def _tid(self, rank: int, one: Look) -> int:
         """The id of the thread that a look is about, in this rank: ranks that do the same share one look."""
         if one.thread is None:

@@ -50,10 +50,14 @@ class Look(NamedTuple):
     others_move: bool = False
     # It was woken in most of the spans between looks: data comes in, or it polls.
     wakes: bool = False
-    # It was seen to wake from a sleep and to go to sleep again in the same place.
-    sleeps_again: bool = False
+    # When it first woke from a sleep and went to sleep again in the same place, as far as that was seen; 0: never.
+    woke: float = 0.0
     # The plain values of its frames change: it counts, or collects.
     progresses: bool = False
+
+    @property
+    def sleeps_again(self) -> bool:
+        return bool(self.woke)
 
     @property
     def where(self) -> Frame | None:
@@ -158,7 +162,7 @@ def look(snapshot: Snapshot, reader: Reader, process: Process, prefer: frozenset
     seen = [(sample, t) for sample in process.samples for t in sample.threads if t.tid == thread.tid]
     return Look(
         process, activity, thread, via, threads, stands, moved, still, busy, moves, others,
-        _mostly(_woken(seen)), _sleeps_again(seen), _counts(seen),
+        _mostly(_woken(seen)), _woke(seen), _counts(seen),
     )  # fmt: skip
 
 
@@ -267,10 +271,10 @@ def _woken(seen: list[tuple[Sample, Thread]]) -> list[bool]:
     ]
 
 
-def _sleeps_again(seen: list[tuple[Sample, Thread]]) -> bool:
-    """Whether the moment at which a sleep ends was put off between two looks: it is another sleep."""
+def _woke(seen: list[tuple[Sample, Thread]]) -> float:
+    """When the first sleep ended that another followed: between two looks the moment of its end was put off."""
     ends = [sample.time + t.call.left for sample, t in seen if t.call is not None and t.call.left is not None]
-    return any(later - before > _ANOTHER_SLEEP for before, later in pairwise(ends))
+    return next((before for before, later in pairwise(ends) if later - before > _ANOTHER_SLEEP), 0.0)
 
 
 def _counts(seen: list[tuple[Sample, Thread]]) -> bool:

@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 from breakranks.log import Log, milliseconds
 from breakranks.observe import permissions
 from breakranks.snapshot.model import Frame, Problem
+from breakranks.stall import stalled
 
 _log = Log("observe")
 _DEADLINE = 8.0
+_TURN = 0.05
 _EVAL = "_PyEval_EvalFrameDefault"
 _LONGEST_SYMBOL = 200
 
@@ -57,20 +59,24 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE) -> tuple[dict[int, N
     workers: list[tuple[subprocess.Popen[bytes], list[int], bytearray, float]] = []
     began = time.monotonic()
 
+    away = 0.0  # seconds in which this process stood still, and could not look
+
     def start(pids: list[int]) -> None:
         command = [sys.executable, "-m", "breakranks.observe.native", *map(str, pids)]
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
         assert worker.stdout is not None
         os.set_blocking(worker.stdout.fileno(), False)
-        workers.append((worker, pids, bytearray(), time.monotonic() + deadline))
+        workers.append((worker, pids, bytearray(), time.monotonic() - away + deadline))
 
     try:
         for queue in queues:
             start(queue)
         while workers:
             handles = [worker.stdout for worker, *_ in workers if worker.stdout is not None]
-            select.select(handles, [], [], 0.05)
+            looked = time.monotonic()
+            select.select(handles, [], [], _TURN)
+            away += stalled(time.monotonic() - looked, _TURN)
             for entry in list(workers):
                 worker, left, buffer, until = entry
                 assert worker.stdout is not None
@@ -83,10 +89,10 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE) -> tuple[dict[int, N
                         pid, stacks = _from_line(msgspec.json.decode(line))
                         found[pid] = stacks
                         left.remove(pid)
-                    workers[workers.index(entry)] = (worker, left, buffer, time.monotonic() + deadline)
+                    workers[workers.index(entry)] = (worker, left, buffer, time.monotonic() - away + deadline)
                     continue
                 ended = worker.poll() is not None and chunk in (b"", None)
-                if not ended and time.monotonic() < until:
+                if not ended and time.monotonic() - away < until:
                     continue
                 workers.remove(entry)
                 if not ended:

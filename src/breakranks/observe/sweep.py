@@ -27,6 +27,7 @@ _log = Log("observe")
 _WAKE = 0.002
 # Another tool that looks at this very moment is done after this, unless it is there to stay.
 _ANOTHER_LOOK = 0.1
+_MORE_LOOKS = 5  # at a process that another tool holds for a moment
 
 
 class Answer:
@@ -90,7 +91,7 @@ class Sweep:
         self._running: list[_Running] = []
         self._ended: list[_Running] = []
         self._again: list[tuple[float, int]] = []
-        self._asked_again: set[int] = set()
+        self._asked_again: dict[int, int] = {}  # by process, how often
         self._in_turn = self._missed = False
         self._looked = 0.0  # when it was last asked who is late
         self._failure: Exception | None = None
@@ -233,8 +234,9 @@ class Sweep:
         _close(one)
         took = milliseconds(one.began, one.ended)
         _log.debug("ran", argv=one.command, status=one.status, bytes=len(answer.text), ms=took)
-        if not answer.text and one.target not in self._asked_again and permissions.for_now(one.target, answer.errors):
-            self._asked_again.add(one.target)
+        asked = self._asked_again.get(one.target, 0)
+        if not answer.text and asked < _MORE_LOOKS and permissions.for_now(one.target, answer.errors):
+            self._asked_again[one.target] = asked + 1
             self._again.append((time.monotonic() + _ANOTHER_LOOK, one.target))
             return None
         return answer

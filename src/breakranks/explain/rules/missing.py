@@ -156,7 +156,10 @@ def plain(case: Case, nodes: list[Node], waiting: list[Node]) -> Proposal | None
         victims_where=place,
     )
     nap = one.activity.word == "sleep" and one.left is not None and one.left <= LONG_SLEEP
-    return Proposal(finding, _needs(one), ranks, victims, known_end=nap and not one.sleeps_again)
+    needs = _needs(one)
+    if nap and one.sleeps_again and not case.read_since(victims, one.woke):
+        needs = max(needs, MOVING)  # it has woken since: what they wait in may be the next call already
+    return Proposal(finding, needs, ranks, victims, known_end=nap and not one.sleeps_again)
 
 
 def missing_too(case: Case, proposal: Proposal, waiting: list[Node]) -> Finding | None:

@@ -157,6 +157,7 @@ class Agent:
             found |= {
                 "role": stop.role,
                 "stoppers": str(stop.stoppers),
+                "until_go": stop.until_go,
                 "reason": stop.reason,
                 "site": stop.site,
                 "thread": stop.thread,

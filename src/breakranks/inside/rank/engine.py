@@ -358,8 +358,8 @@ class Engine:
             if one.frame is frame and one.number in self.watches:
                 self.drop_watch(one.number)
                 text = f"watch {one.number} ({one.source}) has ended: {frame.f_code.co_name} has returned\n"
-                self.agent.wire.tell({"event": "said", "text": text})
                 self.ended()
+                self.agent.wire.tell({"event": "said", "text": text})
 
     def drop_watch(self, number: int) -> bool:
         with self.lock:

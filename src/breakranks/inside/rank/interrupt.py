@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+from breakranks.inside.rank import forks
 from breakranks.inside.rank.seat import Seat, Stop
 from breakranks.rankset import RankSet
 
@@ -16,12 +17,13 @@ def soon(agent: Any, role: str, stoppers: RankSet, reason: str, thread: int | No
 
     It may be long in C before it comes to one: ``withdraw`` takes it back until then.
     """
-    from breakranks.inside.rank import armed, threads
+    with forks.Paused():  # in this thread, so that the job's need not import it when it comes to its stop
+        from breakranks.inside.rank import armed, stop, threads  # noqa: F401
 
     if agent.seat.stop is not None or agent.seat.pending:
         return ""
-    stop = Stop(site="", count=0, role=role, stoppers=stoppers, reason=reason or "interrupt")
-    return armed.halt(agent, thread or threads.main(), stop)
+    wanted = Stop(site="", count=0, role=role, stoppers=stoppers, reason=reason or "interrupt")
+    return armed.halt(agent, thread or threads.main(), wanted)
 
 
 def withdraw(agent: Any) -> None:

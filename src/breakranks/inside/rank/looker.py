@@ -93,12 +93,14 @@ class Looker:
     def _has_turn(self, request: Request) -> bool:
         me, until = threading.current_thread(), time.monotonic() + _TURN
         while self._busy is not me:
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.01)
+            late = time.monotonic() > until  # looked at before the turn: it may be over meanwhile
             with self._guard:
                 if not self.evaluating:
                     self._busy, self._line = me, request.line[:80]
+                    continue
+            if late:
+                return False
+            time.sleep(0.01)
         return True
 
     def _answered(self, request: Request) -> None:

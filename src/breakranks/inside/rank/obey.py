@@ -8,6 +8,7 @@ from typing import Any
 from breakranks.inside.rank import api, forks, interrupt, threads, where
 from breakranks.inside.rank.agent import VERSION, Agent
 from breakranks.inside.rank.seat import Request
+from breakranks.inside.rank.sites import SITES
 from breakranks.inside.rank.wire import Client
 from breakranks.rankset import RankSet
 
@@ -48,12 +49,11 @@ def _run(agent: Agent, client: Client, message: Message) -> None:
 
 def _go(agent: Agent, client: Client, message: Message) -> None:
     ranks = str(RankSet.parse(str(message.get("ranks", ""))))
+    counts = SITES.begun()  # before this rank goes on, and on to its next call
     if not message.get("only"):  # it only passes the word on
         agent.seat.release("go")
     if ranks:  # those of other hosts hear of it through us
-        from breakranks.inside.rank.sites import SITES
-
-        agent.watch.announce({"do": "go", "ranks": ranks, "counts": SITES.begun()})
+        agent.watch.announce({"do": "go", "ranks": ranks, "counts": counts})
     agent.wire.tell({"event": "done", "id": message.get("id")}, client)
 
 

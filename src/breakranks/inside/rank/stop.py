@@ -243,11 +243,12 @@ class RankPdb(Arming, pdb.Pdb):
         finally:
             self._generation = armed.engine(self.agent).generation
             tracing = not self._leaves()
+            asked = self._take_request() if self.going else None  # before another thread may sit down, with its own
             self.agent.leave(tracing=tracing)
             if not self.agent.serves():
                 self.agent.timeouts.restore()  # nobody else would
             if self.going:  # a step is answered when it has come to its end, a `c` at once
-                self._answer(went=True)
+                self._tell(asked, went=True)
         if ended:
             raise KeyboardInterrupt
 
@@ -271,10 +272,16 @@ class RankPdb(Arming, pdb.Pdb):
                 raise Ended from None
             return str(request.line) + "\n"
 
-    def _answer(self, *, went: bool = False) -> None:
+    def _answer(self) -> None:
+        self._tell(self._take_request(), went=False)
+
+    def _take_request(self) -> Any:
         self.seat.done()
-        text, cut = self._captured.take()
         request, self.seat.request = self.seat.request, None
+        return request
+
+    def _tell(self, request: Any, *, went: bool) -> None:
+        text, cut = self._captured.take()
         fresh, self._fresh = self._fresh, False
         if request is not None:
             answer = {

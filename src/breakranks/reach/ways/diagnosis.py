@@ -101,7 +101,7 @@ ROWS = (
         "Has it crashed, or was its network cut? " + _BY_HAND,
     ),
     Row(
-        r"(?:kex|ssh)_exchange_identification|Connection closed by \S+ port",
+        r"(?:kex|ssh)_exchange_identification|Connection closed by \S+ port|banner exchange: .*Broken pipe",
         "refused",
         "the connection was closed before the login",
         "sshd or a jump host takes no more of them (MaxStartups), or does not want us (hosts.deny). " + _BY_HAND,
