@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 
@@ -42,7 +43,8 @@ def test_mpirun(nodes: Nodes) -> None:
 
 def test_srun_enters_a_running_job_on_all_its_hosts(nodes: Nodes, slurm: Slurm) -> None:
     job = slurm.submit("srun sleep 1000\n", "-N2", "-n2")
-    wait_for("both tasks", lambda: all("sleep 1000" in nodes[name].processes().values() for name in ("n1", "n2")))
+    task = re.compile(r"(?:\S*/)?sleep 1000")  # and not srun, which has the same words
+    wait_for("both tasks", lambda: all(any(map(task.fullmatch, nodes[n].processes().values())) for n in ("n1", "n2")))
     step = ["srun", f"--jobid={job}", "--overlap", "-N2", "-n2", "sh", "-c", "hostname; pgrep -c sleep"]
     assert sorted(run(step, **slurm.environment).split()) == ["1", "1", "n1", "n2"]
     slurm.cancel(job)
