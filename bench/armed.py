@@ -69,10 +69,11 @@ def nothing(places):
     pass
 
 def ours(places):
-    from breakranks.inside.rank import api, armed
+    from breakranks.rank import api
+    from breakranks.rank.running_pdb import RunningPdb
     agent = api._start()
     for place in places:
-        said, failed = armed.command(agent, "b " + place)
+        said, failed = RunningPdb(agent).do("b " + place)
         assert not failed, said
 
 def debugged(places):

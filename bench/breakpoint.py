@@ -92,7 +92,7 @@ print(json.dumps(times))
 STEP = """
 import json, os, sys, time
 import torch
-from breakranks.inside.rank import api
+from breakranks.rank import api
 import breakranks
 blocks, seconds = int(sys.argv[1]), float(sys.argv[2])
 torch.set_num_threads(1)
@@ -478,8 +478,8 @@ def prompt(quick: bool) -> None:
 
 def fold(quick: bool) -> None:
     from breakranks.cli.console import _show
-    from breakranks.debug.console import Console
-    from breakranks.debug.session import Session
+    from breakranks.console.commands import Console
+    from breakranks.console.debug_session import DebugSession
 
     args = argparse.Namespace(json=False, color="never", full=False)
     questions = {
@@ -492,7 +492,7 @@ def fold(quick: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
         private(folder)
         job = Job(folder, "tensors", "ours", 8, None)
-        session = Session()
+        session = DebugSession()
         try:
             job.stop()
             job.last()

@@ -10,6 +10,7 @@ memory is its own; the peak includes the snapshot itself and the interpreter.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import resource
@@ -20,12 +21,10 @@ from typing import TypeVar
 
 import msgspec
 
-from breakranks.cli.startup import relax_collector
-from breakranks.explain import explain
-from breakranks.show.style import Look, render
-from breakranks.show.tree import stacks_lines
-from breakranks.snapshot.file import pack, unpack
-from breakranks.snapshot.fold import fold, fold_threads
+from breakranks.cli.main import COLLECTOR_THRESHOLDS
+from breakranks.explain.verdict import explain
+from breakranks.show.stack_tree import stacks_lines
+from breakranks.show.terminal_text import TerminalStyle, render
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
     Call,
@@ -39,6 +38,8 @@ from breakranks.snapshot.model import (
     StackTable,
     Thread,
 )
+from breakranks.snapshot.prefix_tree import fold, fold_threads
+from breakranks.snapshot.snapshot_file import pack, unpack
 
 LIMIT_SECONDS, LIMIT_BYTES = 5.0, 1 << 30
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -94,32 +95,44 @@ def synthetic(ranks: int, classes: int, seed: int = 1) -> Snapshot:
             cpu_percent=1.0,
             samples=samples,
         )
-        made.append(Rank(rank, f"n{rank // RANKS_PER_HOST}", process, rank % RANKS_PER_HOST))
+        made.append(
+            Rank(rank=rank, host=f"n{rank // RANKS_PER_HOST}", process=process, local_rank=rank % RANKS_PER_HOST)
+        )
     return Snapshot(
         version=FORMAT_VERSION,
         made_by="bench/fold.py",
         time=1001.0,
-        job=Job("bench-1", "torchrun", ranks, 100.0, ("torchrun", "train.py")),
+        job=Job(key="bench-1", launcher="torchrun", world_size=ranks, started=100.0, command=("torchrun", "train.py")),
         ranks=tuple(made),
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),
-        hosts=tuple(Host(f"n{i}", 64) for i in range(-(-ranks // RANKS_PER_HOST))),
+        hosts=tuple(Host(name=f"n{i}", cpus=64) for i in range(-(-ranks // RANKS_PER_HOST))),
         interval=1.0,
     )
 
 
 def _sample(rank: int, at: float, stack: int, call: Call, helpers: list[int]) -> Sample:
-    main = Thread(1000 + rank, "MainThread", stack, state="S", call=call, ran=rank, switches=1, idle=90.0)
+    main = Thread(
+        tid=1000 + rank, name="MainThread", stack=stack, state="S", call=call, ran=rank, switches=1, idle=90.0
+    )
     others = tuple(
-        Thread(200_000 + rank * 4 + i, f"Thread-{i}", row, state="S", call=Call("futex"), ran=rank, idle=90.0)
+        Thread(
+            tid=200_000 + rank * 4 + i,
+            name=f"Thread-{i}",
+            stack=row,
+            state="S",
+            call=Call("futex"),
+            ran=rank,
+            idle=90.0,
+        )
         for i, row in enumerate(helpers)
     )
-    return Sample(at, "S", threads=(main, *others), quiet=0.9, quiet_ran=())
+    return Sample(time=at, state="S", threads=(main, *others), quiet=0.9, quiet_ran=())
 
 
 def measure(ranks: int, classes: int) -> Result:
     """Build one snapshot and time each thing that is done with one."""
-    relax_collector()  # as the commands do
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)  # as the commands do
     build, snapshot = timed(lambda: synthetic(ranks, classes))
     fold_time, root = timed(lambda: fold(snapshot))
     assert len(root.ranks) == ranks
@@ -127,7 +140,7 @@ def measure(ranks: int, classes: int) -> Result:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     # The rest is told besides; it is no part of the claim.
     threads, _ = timed(lambda: fold_threads(snapshot))
-    show, _ = timed(lambda: render(stacks_lines(snapshot, Look()), Look()))
+    show, _ = timed(lambda: render(stacks_lines(snapshot, TerminalStyle()), TerminalStyle()))
     save, data = timed(lambda: pack(snapshot))
     load, _ = timed(lambda: unpack(data))
     verdict = "none" if diagnosis.verdict is None else f"{diagnosis.verdict.kind} {diagnosis.verdict.culprits}"

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from breakranks.inside import door
+from breakranks.inject import run_in_process
 
 HERE = Path(__file__).resolve().parent
 
@@ -81,7 +81,7 @@ for turn in range(int(sys.argv[1])):
         t = threading.Thread(target=digest.update, args=(b'x',)); t.start(); t.join()
 print(digest.hexdigest(), flush=True)
 """
-ASKER = "import sys\nfrom breakranks.inside import door\nwhile True: door.ask_many([{}], 'echo')"
+ASKER = "import sys\nfrom breakranks.inject import run_in_process\nwhile True: run_in_process.ask_many([{}], 'echo')"
 
 
 class Tally:
@@ -92,15 +92,15 @@ class Tally:
         self.times: list[float] = []
         self.said: set[str] = set()
 
-    def add(self, answer: bytes | door.InsideError) -> None:
+    def add(self, answer: bytes | run_in_process.InjectError) -> None:
         if isinstance(answer, bytes):
             self.ok += 1
             return
         self.said.add(answer.message[:150])
-        self.refused += isinstance(answer, door.Refused)
-        self.late += isinstance(answer, door.Late)
-        self.failed += isinstance(answer, door.Failed)
-        self.gone += isinstance(answer, door.Gone)
+        self.refused += isinstance(answer, run_in_process.InjectRefused)
+        self.late += isinstance(answer, run_in_process.InjectTimeout)
+        self.failed += isinstance(answer, run_in_process.InjectedCodeFailed)
+        self.gone += isinstance(answer, run_in_process.ProcessGone)
 
     def row(self, name: str, crashes: int, note: str = "") -> str:
         times = sorted(self.times) or [0.0]
@@ -132,8 +132,8 @@ def started(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 def asked(pids: list[int], tally: Tally) -> None:
     began = time.monotonic()
-    answers = door.ask_many(pids, "echo", deadline=5)
-    if not any(isinstance(answer, door.Gone) for answer in answers.values()):
+    answers = run_in_process.ask_many(pids, "echo", deadline=5)
+    if not any(isinstance(answer, run_in_process.ProcessGone) for answer in answers.values()):
         tally.times.append((time.monotonic() - began) * 1000)
         for answer in answers.values():
             tally.add(answer)

@@ -177,20 +177,19 @@ def measure_bytes() -> dict[str, dict[str, int]]:
 
 def received(command: str, rigged: Rig) -> int:
     """The bytes that came from the one host for a command, which is run here, in this process."""
-    from breakranks.cli import stacks, why
-    from breakranks.cli.startup import Words
+    from breakranks.cli import main, stacks, why
 
     module: Any = {"stacks": stacks, "why": why}[command]
-    args = Words(module.configure).parse([rigged.target, "--ssh-config", rigged.config])
+    args = main.parser_of(command, module).parse_args([rigged.target, "--ssh-config", rigged.config])
     with contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             status = module.run(args)
         finally:
-            if hasattr(args, "reaching"):
-                args.reaching.close()
+            if args.hosts_target is not None:
+                args.hosts_target.close()
     if status not in (0, 1):
         sys.exit(f"{command} ended with {status}:\n{said.getvalue()[-2000:]}")
-    (host,) = args.reaching.fleet.stations.values()
+    (host,) = args.hosts_target.controller.host_states.values()
     return int(host.running.received)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import math
 import os
@@ -38,24 +39,24 @@ from typing import Any
 import msgspec
 import scale_agent
 
-from breakranks.cli import common, stacks
-from breakranks.cli.startup import Words, relax_collector
-from breakranks.explain import explain
-from breakranks.jobs.across import ClusterJob
-from breakranks.jobs.find import Found
+from breakranks.cli import job_selection, stacks
+from breakranks.cli.main import COLLECTOR_THRESHOLDS, parser_of
+from breakranks.explain.verdict import explain
+from breakranks.hosts import hosts_sampler
+from breakranks.hosts.controller import HostController
+from breakranks.hosts.framing import MSGPACK, FrameWriter
+from breakranks.hosts.host_messages import PROTOCOL, Hello, JobsFound, Report, SampleTaken
+from breakranks.hosts.transports import HostPlan, Transport
+from breakranks.hosts.transports.transport import SHORT_PIECE_BYTES
+from breakranks.jobs.found_jobs import LocalJobs
+from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.jobs.targets import select_of
-from breakranks.reach import cluster
-from breakranks.reach.fleet import Fleet
-from breakranks.reach.lines import MSGPACK, Writer
-from breakranks.reach.messages import PROTOCOL, Hello, Jobs, Report, Taken
-from breakranks.reach.ways import Carrier, Plan
-from breakranks.reach.ways.model import SHORT_PIECE
-from breakranks.show.style import Look, render
-from breakranks.show.tree import stacks_lines
-from breakranks.show.verdict import why_lines
-from breakranks.snapshot.file import pack
-from breakranks.snapshot.fold import fold
+from breakranks.show.stack_tree import stacks_lines
+from breakranks.show.terminal_text import TerminalStyle, render
+from breakranks.show.verdict_lines import why_lines
 from breakranks.snapshot.model import Snapshot
+from breakranks.snapshot.prefix_tree import fold
+from breakranks.snapshot.snapshot_file import pack
 
 AGENT = Path(scale_agent.__file__).resolve()
 RANKS = scale_agent.RANKS
@@ -119,38 +120,38 @@ def nursery() -> Iterator[str]:
 
 def live(hosts: int, agents: str | None) -> Result:
     """Look at that many hosts as `stacks` does, and then as `why` does. ``agents``: a nursery, if it is to be one."""
-    relax_collector()  # as the commands do
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)  # as the commands do
     command = [str(AGENT)] if agents is None else ["-ISc", scale_agent.MESSENGER, agents]
     target = f"exec:{shlex.join([sys.executable, *command])} {{host}} {hosts}@h[1-{hosts}]"
-    args = Words(stacks.configure).parse([target, f"--deadline={DEADLINE:g}"])
+    args = parser_of("stacks", stacks).parse_args([target, f"--deadline={DEADLINE:g}"])
     step = Timer()
     with step("start"):
-        reaching = common.reach(args)
-        assert reaching is not None
-        fleet = reaching.fleet
-        fleet.wait(lambda: not fleet.waiting, DEADLINE)
+        hosts_target = job_selection.reach(args)
+        assert hosts_target is not None
+        controller = hosts_target.controller
+        controller.wait(lambda: not controller.waiting, DEADLINE)
     try:
         with step("find"):
-            reaching.meet(patient=True)
+            hosts_target.meet(patient=True)
         with step("join"):
-            job = reaching.job(None)
-        return _look(step, fleet, job)
+            job = hosts_target.job(None)
+        return _look(step, controller, job)
     finally:
         with step("leave"):
-            reaching.close()
+            hosts_target.close()
 
 
-def _look(step: Timer, fleet: Fleet, job: ClusterJob) -> Result:
+def _look(step: Timer, controller: HostController, job: ClusterJob) -> Result:
     """The two commands, from the first request to the last line, of which none is written."""
-    carriers = {id(one.running): one.running for one in fleet.stations.values() if one.running is not None}
+    transports = {id(one.running): one.running for one in controller.host_states.values() if one.running is not None}
 
     def received() -> int:
-        return sum(one.received for one in carriers.values())
+        return sum(one.received for one in transports.values())
 
     before = received()
-    classes = _stacks(step, fleet, job)
+    classes = _stacks(step, controller, job)
     first = received() - before
-    session = cluster.ClusterSession(fleet, job)
+    session = hosts_sampler.HostsSampler(controller, job)
     with step("why: sample"):
         session.sample()
     with step("why: sample deep"):
@@ -161,24 +162,24 @@ def _look(step: Timer, fleet: Fleet, job: ClusterJob) -> Result:
     with step("why: explain"):
         diagnosis = explain(snapshot)
     with step("why: show"):
-        render(why_lines(snapshot, diagnosis, Look()), Look())
-    if fleet.lost:
-        sys.exit(f"{len(fleet.lost)} hosts were lost: {next(iter(fleet.lost.values()))}")
-    hosts = len(fleet.stations)
+        render(why_lines(snapshot, diagnosis, TerminalStyle()), TerminalStyle())
+    if controller.lost:
+        sys.exit(f"{len(controller.lost)} hosts were lost: {next(iter(controller.lost.values()))}")
+    hosts = len(controller.host_states)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sent = {"before": before // hosts, "stacks": first // hosts, "why": second // hosts}
     culprits = diagnosis.verdict.culprits if diagnosis.verdict is not None else ""
     return Result(hosts, step.steps, sent, peak, classes, len(snapshot.ranks), culprits)
 
 
-def _stacks(step: Timer, fleet: Fleet, job: ClusterJob) -> int:
-    session = cluster.ClusterSession(fleet, job, details=False)
+def _stacks(step: Timer, controller: HostController, job: ClusterJob) -> int:
+    session = hosts_sampler.HostsSampler(controller, job, details=False)
     with step("stacks: sample"):
         session.sample(visit="some")
     with step("stacks: merge"):
         snapshot = session.snapshot()
     with step("stacks: show"):
-        render(stacks_lines(snapshot, Look()), Look())
+        render(stacks_lines(snapshot, TerminalStyle()), TerminalStyle())
     return len(leaves(snapshot))
 
 
@@ -201,7 +202,7 @@ class Recording:
     def __init__(self, hosts: int, folder: Path) -> None:
         self.hosts = hosts
         self.folder = folder
-        writers = {host: Writer(NONCE, SHORT_PIECE) for host in range(1, hosts + 1)}
+        writers = {host: FrameWriter(NONCE, SHORT_PIECE_BYTES) for host in range(1, hosts + 1)}
         for number, make in enumerate((self._hello, self._jobs, self._stacks, self._first, self._deep)):
             with (folder / str(number)).open("wb") as file:
                 for host, writer in writers.items():
@@ -212,42 +213,52 @@ class Recording:
     def _hello(self, host: int, number: int) -> Report:
         name = f"h{host}"
         address = f"10.{host >> 8}.{host & 255}.1"
-        return Hello(PROTOCOL, "", "3.11", name, "me", 1, time.time(), name, addresses=(address,))
+        return Hello(
+            protocol=PROTOCOL,
+            version="",
+            python="3.11",
+            host=name,
+            user="me",
+            pid=1,
+            time=time.time(),
+            same=name,
+            addresses=(address,),
+        )
 
     def _jobs(self, host: int, number: int) -> Report:
-        return Jobs(number, scale_agent.found_of(host, self.hosts))
+        return JobsFound(number, scale_agent.found_of(host, self.hosts))
 
     def _stacks(self, host: int, number: int) -> Report:
-        return Taken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, details=False, deep=False)))
+        return SampleTaken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, details=False, deep=False)))
 
     def _first(self, host: int, number: int) -> Report:
-        return Taken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, deep=False)))
+        return SampleTaken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, deep=False)))
 
     def _deep(self, host: int, number: int) -> Report:
-        return Taken(number, pack(scale_agent.snapshot_of(host, self.hosts)))
+        return SampleTaken(number, pack(scale_agent.snapshot_of(host, self.hosts)))
 
 
 def recorded(recording: Recording) -> Result:
     """The same as :func:`live`, but one carrier for all hosts, as srun is, which plays a recording."""
-    relax_collector()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
     hosts = tuple(f"h{host}" for host in range(1, recording.hosts + 1))
     argv = (sys.executable, str(AGENT), "--play", str(recording.folder), NONCE, str(recording.hosts))
-    carrier = Carrier(hosts=hosts, argv=argv, piece=SHORT_PIECE)
-    plan = Plan(name=f"slurm:{recording.hosts}", hosts=hosts, carriers=(carrier,))
+    transport = Transport(hosts=hosts, argv=argv, piece=SHORT_PIECE_BYTES)
+    plan = HostPlan(name=f"slurm:{recording.hosts}", hosts=hosts, transports=(transport,))
     step = Timer()
     with step("start"):
-        fleet = Fleet(plan, nonce=NONCE, deadline=DEADLINE, supply=lambda _: iter(())).__enter__()
-        fleet.wait(lambda: not fleet.waiting, DEADLINE)
+        controller = HostController(plan, nonce=NONCE, deadline=DEADLINE, supply=lambda _: iter(())).__enter__()
+        controller.wait(lambda: not controller.waiting, DEADLINE)
     try:
-        found: dict[str, Found] = {}
+        found: dict[str, LocalJobs] = {}
         with step("find"):
-            cluster.find(fleet, fleet.up, found)
+            hosts_sampler.find(controller, controller.up, found)
         with step("join"):
-            job = select_of(cluster.jobs_of(fleet, found), None, "")
-        return _look(step, fleet, job)
+            job = select_of(hosts_sampler.jobs_of(controller, found), None, "")
+        return _look(step, controller, job)
     finally:
         with step("leave"):
-            fleet.close()
+            controller.close()
 
 
 # ---- the whole

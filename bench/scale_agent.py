@@ -23,9 +23,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from breakranks.jobs.find import Found
+    from breakranks.jobs.found_jobs import LocalJobs
     from breakranks.snapshot.model import Call, Job, Process, Rank, Sample, Snapshot, StackTable
-    from breakranks.snapshot.recorder import Group, Operation, Recorder
+    from breakranks.snapshot.recorder_tables import Group, Operation, Recorder
 
 RANKS = 8  # a host
 CALLS = 120  # of the world group; the last is the one that nobody gets out of
@@ -68,16 +68,16 @@ def culprit(hosts: int) -> int:
 # ---- what a host would find, and see
 
 
-def found_of(host: int, hosts: int) -> Found:
+def found_of(host: int, hosts: int) -> LocalJobs:
     """What host ``h{host}`` finds."""
-    from breakranks.jobs.find import Found, FoundJob, FoundRank
+    from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
     from breakranks.snapshot.model import Missing
 
     first = (host - 1) * RANKS
     ranks = tuple(FoundRank(first + local, 4000 + local, local) for local in range(RANKS))
     others = [text for text in (_range(0, first), _range(first + RANKS, hosts * RANKS)) if text]
     missing = (Missing(",".join(others), "elsewhere", "of other hosts"),) if others else ()
-    return Found((FoundJob(_job(hosts), ranks, missing),))
+    return LocalJobs((FoundJob(_job(hosts), ranks, missing),))
 
 
 def snapshot_of(host: int, hosts: int, samples: int = SAMPLES, *, details: bool = True, deep: bool = True) -> Snapshot:
@@ -97,7 +97,7 @@ def snapshot_of(host: int, hosts: int, samples: int = SAMPLES, *, details: bool 
         ranks=tuple(_rank(one.rank, host, hosts, stacks, samples, details, deep) for one in found.ranks),
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),
-        hosts=(Host(f"h{host}", 96, 8.5 + host % 7, memory=1 << 40),),
+        hosts=(Host(name=f"h{host}", cpus=96, load=8.5 + host % 7, memory=1 << 40),),
         missing=found.missing,
         interval=0.5 if samples > 1 else 0.0,
         native=deep,
@@ -115,7 +115,15 @@ def _job(hosts: int) -> Job:
 
     command = ("torchrun", f"--nnodes={hosts}", f"--nproc-per-node={RANKS}", "--rdzv-endpoint=h1:29500", "train.py")
     ids = {"TORCHELASTIC_RUN_ID": "bench", "MASTER_ADDR": "h1", "MASTER_PORT": "29500"}
-    return Job("torchrun-bench", "torchrun", hosts * RANKS, BEGAN, command, ids, 3999)
+    return Job(
+        key="torchrun-bench",
+        launcher="torchrun",
+        world_size=hosts * RANKS,
+        started=BEGAN,
+        command=command,
+        ids=ids,
+        launcher_pid=3999,
+    )
 
 
 class _Stacks:
@@ -154,7 +162,13 @@ def _rank(rank: int, host: int, hosts: int, stacks: _Stacks, samples: int, detai
     call = Call("read", 31) if reads else Call("futex")
     taken = tuple(_sample(rank, at, rows, call, stacks, deep) for at in range(samples))
     process = _process(rank % RANKS, host, taken, details)
-    return Rank(rank, f"h{host}", process, rank % RANKS, _recorder(rank, hosts, reads) if deep else None)
+    return Rank(
+        rank=rank,
+        host=f"h{host}",
+        process=process,
+        local_rank=rank % RANKS,
+        recorder=_recorder(rank, hosts, reads) if deep else None,
+    )
 
 
 def _sample(rank: int, at: int, rows: tuple[int, int], call: Call, stacks: _Stacks, deep: bool) -> Sample:
@@ -165,14 +179,45 @@ def _sample(rank: int, at: int, rows: tuple[int, int], call: Call, stacks: _Stac
     # Numbers that differ from rank to rank do not fold away when they are packed.
     ran = 5_000_000_000 + rank * 7_919 % 1_000_003
     native = at > 0 or not deep
-    main = Thread(pid, "MainThread", rows[0], rows[1] * native, "S", True, False, call, ran, 900 + rank % 97, 31.5)
+    main = Thread(
+        tid=pid,
+        name="MainThread",
+        stack=rows[0],
+        native=rows[1] * native,
+        state="S",
+        python=True,
+        gil=False,
+        call=call,
+        ran=ran,
+        switches=900 + rank % 97,
+        idle=31.5,
+    )
     helpers = tuple(
         Thread(
-            6000 + pid + i, name, row, deeper * native, "S", bool(row), False, Call(what), ran // (i + 2), 18 + i, 0.4
+            tid=6000 + pid + i,
+            name=name,
+            stack=row,
+            native=deeper * native,
+            state="S",
+            python=bool(row),
+            gil=False,
+            call=Call(what),
+            ran=ran // (i + 2),
+            switches=18 + i,
+            idle=0.4,
         )
         for i, (name, what, row, deeper) in enumerate(stacks.helpers)
     )
-    return Sample(time, "S", 812.4 + rank % 13, 10**9 + rank, 10**6, (main, *helpers), 0.49 * at, () if at else None)
+    return Sample(
+        time=time,
+        state="S",
+        cpu=812.4 + rank % 13,
+        read_bytes=10**9 + rank,
+        write_bytes=10**6,
+        threads=(main, *helpers),
+        quiet=0.49 * at,
+        quiet_ran=() if at else None,
+    )
 
 
 def _process(local: int, host: int, samples: tuple[Sample, ...], details: bool) -> Process:
@@ -189,8 +234,17 @@ def _process(local: int, host: int, samples: tuple[Sample, ...], details: bool) 
     )
     own = f"10.{host >> 8}.{host & 255}.1"
     sockets = (
-        Socket(3, "tcp", f"{own}:{42_000 + local}", "10.0.1.1:29500", "established"),
-        *(Socket(7 + i, "tcp", f"{own}:{33_000 + local}", f"{own}:{43_000 + i}", "established") for i in range(RANKS)),
+        Socket(fd=3, protocol="tcp", local=f"{own}:{42_000 + local}", peer="10.0.1.1:29500", status="established"),
+        *(
+            Socket(
+                fd=7 + i,
+                protocol="tcp",
+                local=f"{own}:{33_000 + local}",
+                peer=f"{own}:{43_000 + i}",
+                status="established",
+            )
+            for i in range(RANKS)
+        ),
     )
     return Process(
         pid=pid,
@@ -211,14 +265,31 @@ def _process(local: int, host: int, samples: tuple[Sample, ...], details: bool) 
 
 def _groups(host: int, hosts: int) -> tuple[Group, ...]:
     """The world, the host's tensor parallel group, and the data parallel groups of its ranks."""
-    from breakranks.snapshot.recorder import Group
+    from breakranks.snapshot.recorder_tables import Group
 
     first = (host - 1) * RANKS
     across = enumerate(_across(hosts), hosts + 1)
     return (
-        Group("0", "default_pg", _range(0, hosts * RANKS), "config", "nccl", 600.0),
-        Group(str(host), "mesh_tp", _range(first, first + RANKS), "config", "nccl", 600.0),
-        *(Group(str(number), "mesh_dp", ranks, "config", "nccl", 600.0) for number, ranks in across),
+        Group(
+            name="0",
+            description="default_pg",
+            ranks=_range(0, hosts * RANKS),
+            source="config",
+            backend="nccl",
+            timeout=600.0,
+        ),
+        Group(
+            name=str(host),
+            description="mesh_tp",
+            ranks=_range(first, first + RANKS),
+            source="config",
+            backend="nccl",
+            timeout=600.0,
+        ),
+        *(
+            Group(name=str(number), description="mesh_dp", ranks=ranks, source="config", backend="nccl", timeout=600.0)
+            for number, ranks in across
+        ),
     )
 
 
@@ -231,7 +302,7 @@ def _across(hosts: int) -> list[str]:
 
 
 def _operations() -> tuple[Operation, ...]:
-    from breakranks.snapshot.recorder import Operation
+    from breakranks.snapshot.recorder_tables import Operation
 
     sizes = [f"[[{1 << (10 + i)}]]" for i in range(6)]
     return (Operation(""), *(Operation("all_reduce", size, size, "['BFloat16']") for size in sizes))
@@ -239,7 +310,7 @@ def _operations() -> tuple[Operation, ...]:
 
 def _recorder(rank: int, hosts: int, reads: bool) -> Recorder:
     """The world group's calls, of which the last was never made by the one who reads; the other groups are done."""
-    from breakranks.snapshot.recorder import COMPLETED, STARTED, Entry, Recorder, Track, pack_rows
+    from breakranks.snapshot.recorder_tables import COMPLETED, STARTED, Entry, Recorder, Track, pack_rows
 
     now = BEGAN + 3968.0
     made = CALLS - reads
@@ -249,10 +320,26 @@ def _recorder(rank: int, hosts: int, reads: bool) -> Recorder:
         history = pack_rows(1 + (number + row) % 6 for number in range(calls))
         state = STARTED if pending else COMPLETED
         last = Entry(
-            calls, 1 + (calls - 1 + row) % 6, 7 * made - 3 + row, state, now - row + rank * 1e-4, 0, 4000 + rank % RANKS
+            number=calls,
+            operation=1 + (calls - 1 + row) % 6,
+            record=7 * made - 3 + row,
+            state=state,
+            created=now - row + rank * 1e-4,
+            stack=0,
+            thread=4000 + rank % RANKS,
         )
-        tracks.append(Track(row, 1, history, calls - pending, (last,) if pending else (), last, now - 900.0))
-    return Recorder("2.10", now + 31.0, tuple(tracks), newest=now)
+        tracks.append(
+            Track(
+                group=row,
+                first=1,
+                history=history,
+                completed=calls - pending,
+                pending=(last,) if pending else (),
+                last=last,
+                since=now - 900.0,
+            )
+        )
+    return Recorder(version="2.10", time=now + 31.0, tracks=tuple(tracks), newest=now)
 
 
 # ---- serving it
@@ -262,33 +349,33 @@ def serve(inp: int, out: int, words: list[str]) -> None:
     """Be the agent of a host, until the controller leaves. Does not return."""
     from msgspec.structs import replace
 
-    from breakranks.reach.agent import Agent
-    from breakranks.reach.messages import Find, Hello, Jobs, Report, Taken
-    from breakranks.reach.messages import Sample as Asked
-    from breakranks.reach.serving import Service
-    from breakranks.snapshot.file import pack
+    from breakranks.hosts.host_agent import HostAgent
+    from breakranks.hosts.host_handlers import HostService
+    from breakranks.hosts.host_messages import FindJobs, Hello, JobsFound, Report, SampleTaken
+    from breakranks.hosts.host_messages import TakeSample as Asked
+    from breakranks.snapshot.snapshot_file import pack
 
     name, hosts = words[0], int(words[1])
     number = int(name.removeprefix("h"))
     nonce, piece, patience = options_of(words[2:])
 
-    class MadeUp(Service):
+    class MadeUp(HostService):
         """Answers as a host does that looks; what it has not made up, it does not know."""
 
-        def _find(self, request: Find) -> Jobs:
-            return Jobs(request.id, found_of(number, hosts))
+        def _find(self, request: FindJobs) -> JobsFound:
+            return JobsFound(request.id, found_of(number, hosts))
 
-        def _sample(self, request: Asked) -> Taken:
+        def _sample(self, request: Asked) -> SampleTaken:
             look = request.look
             self._details = look.details if look is not None else self._details
             self._taken = (0 if look is not None else self._taken) + request.samples
             kept = min(self._taken, request.keep or SAMPLES)
             seen = snapshot_of(number, hosts, kept, details=self._details, deep=request.recorders)
-            return Taken(request.id, pack(seen))
+            return SampleTaken(request.id, pack(seen))
 
         _details, _taken = True, 0
 
-    class Stand(Agent):
+    class Stand(HostAgent):
         """On a host of its own, as far as anybody can tell."""
 
         def __init__(self) -> None:
@@ -319,8 +406,8 @@ def nurse(path: str) -> None:
     import selectors
     import signal
 
-    import breakranks.reach.agent as agent
-    import breakranks.reach.serving  # noqa: F401
+    import breakranks.hosts.host_agent as agent
+    import breakranks.hosts.host_handlers  # noqa: F401
 
     snapshot_of(1, 2)
     agent._hello("h1", False)  # imports the rest
@@ -356,11 +443,11 @@ def play(folder: str, nonce: str, count: str) -> None:
 
     from msgspec import msgpack
 
-    from breakranks.reach.lines import ALL, MSGPACK, Reader, Writer
-    from breakranks.reach.messages import Clock, Ping, Request
+    from breakranks.hosts.framing import ALL, MSGPACK, FrameReader, FrameWriter
+    from breakranks.hosts.host_messages import ClockReply, Ping, Request
 
     hosts = [f"h{host}" for host in range(1, int(count) + 1)]
-    reader, writer = Reader(nonce), Writer(nonce, 48_000, 1_000_000)
+    reader, writer = FrameReader(nonce), FrameWriter(nonce, 48_000, 1_000_000)
 
     def send(number: int) -> None:
         with open(f"{folder}/{number}", "rb") as file:
@@ -376,7 +463,7 @@ def play(folder: str, nonce: str, count: str) -> None:
         for said in reader.feed(data):
             request = msgpack.decode(said.body, type=Request)
             if isinstance(request, Ping):
-                now = msgpack.encode(Clock(time.time()))
+                now = msgpack.encode(ClockReply(time.time()))
                 say(b"".join(writer.lines(who, MSGPACK, now) for who in (hosts if said.who == ALL else (said.who,))))
             elif said.who == ALL:
                 send(request.id)

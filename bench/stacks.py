@@ -1,4 +1,4 @@
-"""How long it takes to see where eight ranks stand, and how long a rank is paused for it.
+"""How long it takes to see where eight ranks stand, and 32, and how long a rank is paused for it.
 
 Starts a real torchrun job of eight gloo ranks, seven in a barrier and one asleep, and then times, in one
 run and in turns, what a person could type:
@@ -8,11 +8,11 @@ run and in turns, what a person could type:
     breakranks stacks
     breakranks why
 
-Wall time is from start to end of the command, start-up included. For the pauses the same job is started
+Wall time is from start to end of the command, start-up included. The first three are timed on a job of 32
+ranks, too: there start-up says less. For the pauses the same job is started
 again with one thread more in every rank, which notes when it was kept from running and how long: tracing
 stops all threads of a process, so that is what the rank feels. A busy machine keeps threads from running
-too. So the watching threads have real-time priority where that is allowed, a process like them is pinned
-to each CPU, and what stood still there as well (a virtual machine that had no turn) is taken off. The row
+too. So a process like them is pinned to each CPU, and what stood still there as well is taken off. The row
 "nobody looking" says what noise is left.
 
     .venv/bin/python bench/stacks.py            the tables
@@ -37,10 +37,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 RANKS = 8
+MANY = 32
 ASLEEP = 5
 TICK = 0.001
 ROOM = 2001  # numbers that a ticker may note: their count, then pairs
-START_DEADLINE = 180.0
+START_DEADLINE = 600.0
 COMMAND_DEADLINE = 120.0
 BIN = Path(sys.executable).parent
 
@@ -50,10 +51,6 @@ import mmap, os, sys, threading, time
 
 def tick(path, slot):
     # Notes every gap as (begin, end) in the slot of a shared file, after their count.
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except PermissionError:
-        pass
     with open(path, "r+b") as file:
         notes = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
     base = slot * {ROOM}
@@ -112,8 +109,9 @@ class Job:
     def longest_pause(self) -> float:
         """The longest time, in seconds, that a rank stood still while the CPUs did not."""
         slots = [self._gaps(base) for base in range(0, len(self._notes), ROOM)]
-        stalls = merged([gap for slot in slots[RANKS:] for gap in slot])
-        pauses = [end - begin - shared((begin, end), stalls) for slot in slots[:RANKS] for begin, end in slot]
+        ranks = len(self.pids)
+        stalls = merged([gap for slot in slots[ranks:] for gap in slot])
+        pauses = [end - begin - shared((begin, end), stalls) for slot in slots[:ranks] for begin, end in slot]
         return max(0.0, max(pauses, default=0) / 1e9 - TICK)
 
     def _gaps(self, base: int) -> list[Gap]:
@@ -137,25 +135,25 @@ def shared(gap: Gap, others: list[Gap]) -> int:
 
 
 @contextmanager
-def running_job(*, ticking: bool) -> Iterator[Job]:
+def running_job(*, ranks: int = RANKS, ticking: bool) -> Iterator[Job]:
     """The job, from the moment all ranks are where they shall be. Ends every process, by pid."""
     with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as name:
         folder = Path(name)
-        program = folder / "eight_ranks.py"
+        program = folder / "ranks.py"
         program.write_text(TICKER + RANK_PROGRAM)
         cpus = sorted(os.sched_getaffinity(0)) if ticking else []
         notes = folder / "gaps"
-        notes.write_bytes(bytes(8 * ROOM * (RANKS + len(cpus))))
+        notes.write_bytes(bytes(8 * ROOM * (ranks + len(cpus))))
         port = free_port()
-        command = [str(BIN / "torchrun"), f"--nproc-per-node={RANKS}", f"--master-port={port}"]
+        command = [str(BIN / "torchrun"), f"--nproc-per-node={ranks}", f"--master-port={port}"]
         command += [str(program), name, "tick" if ticking else "still"]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": name}
         watchers: list[subprocess.Popen[bytes]] = []
         with (folder / "log").open("w+") as log:
             launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ)
             try:
-                pids = wait_until_settled(launcher, folder)
-                for slot, cpu in enumerate(cpus, RANKS):
+                pids = wait_until_settled(launcher, folder, ranks)
+                for slot, cpu in enumerate(cpus, ranks):
                     watch = [sys.executable, "-c", TICKER + CPU_PROGRAM, str(notes), str(cpu), str(slot)]
                     watchers.append(subprocess.Popen(watch, stdin=subprocess.PIPE))
                 with (
@@ -176,13 +174,13 @@ def free_port() -> int:
         return port
 
 
-def wait_until_settled(launcher: subprocess.Popen[bytes], folder: Path) -> list[int]:
+def wait_until_settled(launcher: subprocess.Popen[bytes], folder: Path, ranks: int) -> list[int]:
     """Wait for every rank's word that it is there, and then until the ranks use no more CPU."""
     until = time.monotonic() + START_DEADLINE
     while time.monotonic() < until:
         if launcher.poll() is not None:
             sys.exit("the job did not start:\n" + (folder / "log").read_text()[-2000:])
-        ready = [folder / f"ready.{rank}" for rank in range(RANKS)]
+        ready = [folder / f"ready.{rank}" for rank in range(ranks)]
         if all(path.exists() for path in ready):
             pids = [int(path.read_text()) for path in ready]
             before = main_thread_cpu(pids)
@@ -198,7 +196,7 @@ def main_thread_cpu(pids: list[int]) -> list[str]:
 
 
 def end(launcher: subprocess.Popen[bytes], folder: Path, watchers: list[subprocess.Popen[bytes]]) -> None:
-    for path in folder.glob("ready.?"):
+    for path in folder.glob("ready.*[0-9]"):
         try:
             os.kill(int(path.read_text()), signal.SIGKILL)
         except (ProcessLookupError, ValueError):
@@ -237,10 +235,12 @@ def timed(command: list[str]) -> float:
     return took
 
 
-def measure_times(rounds: int) -> dict[str, list[float]]:
+def measure_times(rounds: int, ranks: int = RANKS) -> dict[str, list[float]]:
     """Every command once a round, in turns, so that whatever else the machine does falls on all alike."""
-    with running_job(ticking=False) as job:
+    with running_job(ranks=ranks, ticking=False) as job:
         table = commands(job)
+        if ranks != RANKS:
+            table = {name: table[name] for name in ("py-spy in turn", "py-spy in parallel", "breakranks stacks")}
         times: dict[str, list[float]] = {name: [] for name in table}
         names = list(table)
         for turn in range(rounds + 1):
@@ -310,17 +310,21 @@ def main() -> int:
     times = measure_times(args.rounds)
     times["breakranks --help"] = measure_help()
     print(table_text("wall time, ms", times, ("median", "least", "most")), end="\n\n", flush=True)
+    many = measure_times(args.rounds, MANY)
+    print(table_text(f"wall time of {MANY} ranks, ms", many, ("median", "least", "most")), end="\n\n", flush=True)
     pauses = measure_pauses(args.rounds)
     print(table_text("longest pause of a rank, ms", pauses, ("median", "most")), end="\n\n")
 
     median = {name: statistics.median(values) for name, values in times.items()}
     for peer in ("py-spy in turn", "py-spy in parallel"):
         ratio = median["breakranks stacks"] / median[peer]
-        print(f"breakranks stacks / {peer}: {ratio:.2f}")
+        of_many = statistics.median(many["breakranks stacks"]) / statistics.median(many[peer])
+        print(f"breakranks stacks / {peer}: {ratio:.2f}; with {MANY} ranks {of_many:.2f}")
     added = median["breakranks why"] - median["breakranks why --no-inject"]
     print(f"reading {RANKS} flight recorders adds to why: {milliseconds(added)} ms")
     if args.json:
         figures = {"about": about, "ranks": RANKS, "rounds": args.rounds, "seconds": times, "pauses": pauses}
+        figures[f"seconds of {MANY}"] = many
         Path(args.json).write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 

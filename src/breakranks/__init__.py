@@ -5,21 +5,22 @@ In code: ``breakranks.breakpoint()`` stops a rank at a prompt and holds the othe
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
-    from breakranks.inside.rank.api import breakpoint as breakpoint
-    from breakranks.inside.rank.api import go as go
-    from breakranks.inside.rank.api import hold as hold
-    from breakranks.inside.rank.api import post_mortem as post_mortem
-    from breakranks.inside.rank.output import print_ as print  # noqa: F401
+    from breakranks.rank.api import breakpoint as breakpoint
+    from breakranks.rank.api import go as go
+    from breakranks.rank.api import hold as hold
+    from breakranks.rank.api import post_mortem as post_mortem
+    from breakranks.rank.rank_output import print_ as print  # noqa: F401
 
 # Loaded when first asked for: the command line, which imports this too, never does.
 _IN_CODE = {
-    "breakpoint": ("breakranks.inside.rank.api", "breakpoint"),
-    "hold": ("breakranks.inside.rank.api", "hold"),
-    "go": ("breakranks.inside.rank.api", "go"),
-    "post_mortem": ("breakranks.inside.rank.api", "post_mortem"),
-    "print": ("breakranks.inside.rank.output", "print_"),
+    "breakpoint": ("breakranks.rank.api", "breakpoint"),
+    "hold": ("breakranks.rank.api", "hold"),
+    "go": ("breakranks.rank.api", "go"),
+    "post_mortem": ("breakranks.rank.api", "post_mortem"),
+    "print": ("breakranks.rank.rank_output", "print_"),
 }
 
 

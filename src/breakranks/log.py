@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 from breakranks.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 DEBUG, INFO, OFF = 10, 20, 100  # the first two are logging's own numbers
 _LEVELS = {DEBUG: "DEBUG", INFO: "INFO"}
 _ROOT = "breakranks"
-_MAX_WORD = 200  # characters of one word of a command line
-_MAX_VALUE = 1_000
+_MAX_WORD_CHARACTERS = 200  # characters of one word of a command line
+_MAX_VALUE_CHARACTERS = 1_000
 _LAST_TIME = 1e11  # seconds; what a calendar has
 
 
@@ -171,14 +171,14 @@ def _text(value: object) -> str:
     else:
         text = _hidden(str(value))
     text = _printable(text)
-    if len(text) > _MAX_VALUE:
-        text = f"{text[:_MAX_VALUE]}…"
+    if len(text) > _MAX_VALUE_CHARACTERS:
+        text = f"{text[:_MAX_VALUE_CHARACTERS]}…"
     plain = text and not any(letter in ' "=' for letter in text)
     return text if plain else '"' + text.replace('"', '\\"') + '"'
 
 
 def _cut(word: str) -> str:
-    return word if len(word) <= _MAX_WORD else f"{word[:_MAX_WORD]}…({len(word)} characters)"
+    return word if len(word) <= _MAX_WORD_CHARACTERS else f"{word[:_MAX_WORD_CHARACTERS]}…({len(word)} characters)"
 
 
 def _hidden(text: str) -> str:

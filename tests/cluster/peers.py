@@ -93,10 +93,10 @@ def load() -> None:
     """What peers need, before the first of them is there."""
     import msgspec
 
-    from breakranks.reach import lines
-    from breakranks.snapshot import file, model
+    from breakranks.hosts import framing
+    from breakranks.snapshot import model, snapshot_file
 
-    assert msgspec and lines and file and model
+    assert msgspec and framing and snapshot_file and model
     for which in BOMBS.values():
         bomb(*which)
 
@@ -155,12 +155,12 @@ REPLACED = ("begin", "answer", "jobs", "taken")
 PEER = r"""
 import json, os, struct, sys, time, zlib
 import msgspec
-from breakranks.reach.lines import Reader, Writer
-from breakranks.snapshot.file import pack
+from breakranks.hosts.framing import FrameReader, FrameWriter
+from breakranks.snapshot.snapshot_file import pack
 from breakranks.snapshot.model import *
 from msgspec.structs import replace
 
-writer, reader = Writer(nonce, 48_000), Reader(nonce)
+writer, reader = FrameWriter(nonce, 48_000), FrameReader(nonce)
 ESC = "\x1b]0;owned\x07\x1b[31m\r\n\x9bnext"
 RANK, FUNCTION = (0, "load_batch") if host == "good" else (1, "stand_here")
 
@@ -182,10 +182,13 @@ def found(ranks=((RANK, 99),), missing=(), problems=(), **more):
     return [[[job(**more), ranks, missing]], problems]
 def snapshot(rank=RANK):
     thread = Thread(tid=99, name="main", stack=1)
-    process = Process(99, 1, ("train",), samples=(Sample(time.time(), "S", threads=(thread,)),))
+    process = Process(
+        pid=99, parent=1, command=("train",), samples=(Sample(time=time.time(), state="S", threads=(thread,)),)
+    )
     return Snapshot(
-        version=1, made_by="x", time=time.time(), job=msgspec.convert(job(), Job), ranks=(Rank(rank, host, process),),
-        frames=(Frame(FUNCTION, "/x.py", 1),), stacks=((), (0,)), hosts=(Host(host),),
+        version=1, made_by="x", time=time.time(), job=msgspec.convert(job(), Job),
+        ranks=(Rank(rank=rank, host=host, process=process),),
+        frames=(Frame(FUNCTION, "/x.py", 1),), stacks=((), (0,)), hosts=(Host(name=host),),
     )
 def taken(request):
     return pack(snapshot())

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from breakranks.reach.fleet import Fleet
-from breakranks.reach.lines import Reader, Writer
-from breakranks.reach.messages import Find
-from breakranks.reach.ways.model import Carrier, Plan
+from breakranks.hosts.controller import HostController
+from breakranks.hosts.framing import FrameReader, FrameWriter
+from breakranks.hosts.host_messages import FindJobs
+from breakranks.hosts.transports.transport import HostPlan, Transport
 from support.processes import Processes
 from support.waiting import wait_for
 
@@ -101,11 +101,11 @@ def br(place: Path, monkeypatch: pytest.MonkeyPatch) -> Br:
 def command_line(place: Path, lie: str, command: str, *words: str, hosts: str, job: str, real: bool) -> list[str]:
     (place / "lie.py").write_text(lie)
     (place / "lie.py.told").unlink(missing_ok=True)
-    carrier = (
+    transport = (
         f"{shlex.quote(sys.executable)} -I -S {shlex.quote(peers.__file__)} "
         f"{peers.REAL if real else ''}{place}/peers {place}/lie.py {{host}}"
     )
-    argv = [command, f"exec:{carrier}@{hosts}", *words]
+    argv = [command, f"exec:{transport}@{hosts}", *words]
     if command != "hosts":
         argv += ["--job", job]
     if command == "why":
@@ -193,8 +193,8 @@ def test_noise_takes_neither_memory_nor_time(br: Br, name: str) -> None:
 
 
 FLOOD = """
-from breakranks.reach.lines import Reader
-reader = Reader("0" * 16)
+from breakranks.hosts.framing import FrameReader
+reader = FrameReader("0" * 16)
 for n in range(600):
     assert not list(reader.feed(b"@br1 %s e%d 0 + %s\\n" % (b"0" * 16, n // SENDERS, b"QUFB" * 200_000)))
 assert reader.broken
@@ -324,17 +324,19 @@ SNAPSHOTS = {
     "not its rank": "pack(snapshot(9_999_999))",
     "negative rank": "pack(snapshot(-3))",
     "no rank": "pack(replace(snapshot(), ranks=()))",
-    "many ranks": "pack(replace(snapshot(), ranks=tuple(Rank(n, 'good', Process(n, 1, ())) for n in range(100000))))",
-    "hosts": "pack(replace(snapshot(), hosts=tuple(Host('good', state='lost', reason=ESC) for n in range(1000))))",
+    "many ranks": "pack(replace(snapshot(), ranks=tuple("
+    "Rank(rank=n, host='good', process=Process(pid=n, parent=1, command=())) for n in range(100000))))",
+    "hosts": "pack(replace(snapshot(), hosts=tuple(Host(name='good', state='lost', reason=ESC) for n in range(1000))))",
     "no hosts": "pack(replace(snapshot(), hosts=()))",
     "nan": "pack(replace(snapshot(), time=float('nan')))",
     "times": "pack(replace(snapshot(), time=1e300, interval=-1e300))",
     "escapes": "pack(replace(snapshot(), problems=(Problem(ESC, ESC),), frames=(Frame(ESC, ESC, -5),), "
-    "hosts=(Host(ESC, oom_kills=(ESC,), reason=ESC),), made_by=ESC, missing=(Missing('0', ESC, ESC),)))",
-    "process": "pack(replace(snapshot(), ranks=(replace(snapshot().ranks[0], process=Process(2**60, -1, (ESC,) * 9, "
-    "name=ESC, user=ESC, state=ESC, started=1e300, rss=-(2**60), cpu_percent=1e300, wchan=ESC, "
-    "problems=(Problem(ESC, ESC),))),)))",
-    "launcher": "pack(replace(snapshot(), launcher=Process(1, 1, (ESC,), problems=(Problem(ESC),))))",
+    "hosts=(Host(name=ESC, oom_kills=(ESC,), reason=ESC),), made_by=ESC, missing=(Missing('0', ESC, ESC),)))",
+    "process": "pack(replace(snapshot(), ranks=(replace(snapshot().ranks[0], process=Process("
+    "pid=2**60, parent=-1, command=(ESC,) * 9, name=ESC, user=ESC, state=ESC, started=1e300, rss=-(2**60), "
+    "cpu_percent=1e300, wchan=ESC, problems=(Problem(ESC, ESC),))),)))",
+    "launcher": "pack(replace(snapshot(), "
+    "launcher=Process(pid=1, parent=1, command=(ESC,), problems=(Problem(ESC),))))",
 }
 
 
@@ -381,13 +383,13 @@ def test_alone(br: Br, name: str) -> None:
 
 def test_one_that_does_not_say_which_jobs_it_has(br: Br, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is lost before the others are looked at, and not only a moment later, with words behind the JSON."""
-    lose = Fleet._lose
+    lose = HostController._lose
 
-    def slowly(fleet: Fleet, *which: Any) -> None:
+    def slowly(controller: HostController, *which: Any) -> None:
         time.sleep(1.0)
-        lose(fleet, *which)
+        lose(controller, *which)
 
-    monkeypatch.setattr(Fleet, "_lose", slowly)
+    monkeypatch.setattr(HostController, "_lose", slowly)
     done = br("def jobs(request):\n time.sleep(600)", "why", "--json")
     good_is_shown(done, "why")
     assert [(one["hosts"], one["state"]) for one in json.loads(done.out)["job"]["lost_hosts"]] == [
@@ -505,16 +507,16 @@ def answer(request):
 """)
     nonce = "0123456789abcdef"
     words = (sys.executable, "-I", "-S", peers.__file__, str(place / "peers"), str(place / "lie.py"))
-    carriers = tuple(
-        Carrier(hosts=(one,), argv=(*words, one, f"@br1 {nonce} x"), piece=48_000) for one in ("first", "evil")
+    transports = tuple(
+        Transport(hosts=(one,), argv=(*words, one, f"@br1 {nonce} x"), piece=48_000) for one in ("first", "evil")
     )
-    plan = Plan(name="exec:x@first,evil", hosts=("first", "evil"), carriers=carriers)
-    with Fleet(plan, nonce=nonce, deadline=60, supply=lambda need: iter(())) as fleet:
-        assert fleet.wait(lambda: len(fleet.up) == 2, 60), fleet.lost
-        ours = fleet.connect("first", "/nowhere")
+    plan = HostPlan(name="exec:x@first,evil", hosts=("first", "evil"), transports=transports)
+    with HostController(plan, nonce=nonce, deadline=60, supply=lambda need: iter(())) as controller:
+        assert controller.wait(lambda: len(controller.up) == 2, 60), controller.lost
+        ours = controller.connect("first", "/nowhere")
         ours.settimeout(60)
         assert ours.recv(100) == b"mine"
-        assert [name for name, _ in fleet.ask({"evil": Find(0)}, 60)] == ["evil"]
+        assert [name for name, _ in controller.ask({"evil": FindJobs(0)}, 60)] == ["evil"]
         ours.settimeout(0.5)
         with pytest.raises(TimeoutError):
             got = ours.recv(100)
@@ -534,18 +536,18 @@ class Told(NamedTuple):
 def tell_agent(place: Path, lines: Iterator[bytes], seconds: float = 90) -> Told:
     """A real agent, told lines; what it says until it has answered a question that comes after them."""
     nonce = "0123456789abcdef"
-    code = f"from breakranks.reach.agent import serve; serve(0, 1, nonce={nonce!r})"
+    code = f"from breakranks.hosts.host_agent import serve; serve(0, 1, nonce={nonce!r})"
     env = {**os.environ, "BREAKRANKS_RUN": str(place / "run")}
     agent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
     assert agent.stdin is not None and agent.stdout is not None
-    reader, alive = Reader(nonce), False
+    reader, alive = FrameReader(nonce), False
     said: list[dict[str, object]] = []
     try:
         try:
             for line in lines:
                 agent.stdin.write(line)
             last = msgspec.msgpack.encode({"type": "check", "id": 4242})
-            agent.stdin.write(Writer(nonce, 48_000, 10**9).lines("*", b"m", last))
+            agent.stdin.write(FrameWriter(nonce, 48_000, 10**9).lines("*", b"m", last))
             agent.stdin.flush()
         except BrokenPipeError:
             return Told(said, False, 0)
@@ -565,7 +567,7 @@ def tell_agent(place: Path, lines: Iterator[bytes], seconds: float = 90) -> Told
 
 
 def words(*messages: object) -> Iterator[bytes]:
-    writer = Writer("0123456789abcdef", 48_000)
+    writer = FrameWriter("0123456789abcdef", 48_000)
     for message in messages:
         yield writer.lines("*", b"m", message if isinstance(message, bytes) else msgspec.msgpack.encode(message))
 
@@ -590,12 +592,14 @@ LINES: dict[str, Callable[[], Iterator[bytes]]] = {
     ),
     "300 MB": lambda: (b"@br1 0123456789abcdef * 5 + " + b"QUFB" * 12_000 + b"\n" for _ in range(8_400)),
     "bomb": lambda: iter(
-        [Writer("0123456789abcdef", 48_000).lines("*", b"z", zlib.compress(b"m" + bytes((1 << 28) + (1 << 20))))]
+        [FrameWriter("0123456789abcdef", 48_000).lines("*", b"z", zlib.compress(b"m" + bytes((1 << 28) + (1 << 20))))]
     ),
     "noise": lambda: iter([os.urandom(3_000_000), b"\n", b"@br1 " * 100_000, b"\n", b"x" * 3_000_000, b"\n"]),
-    "another's": lambda: iter([Writer("f" * 16, 48_000).lines("*", b"m", msgspec.msgpack.encode({"type": "bye"}))]),
+    "another's": lambda: iter(
+        [FrameWriter("f" * 16, 48_000).lines("*", b"m", msgspec.msgpack.encode({"type": "bye"}))]
+    ),
     "another host's": lambda: iter(
-        [Writer("0123456789abcdef", 48_000).lines("nobody", b"m", msgspec.msgpack.encode({"type": "bye"}))]
+        [FrameWriter("0123456789abcdef", 48_000).lines("nobody", b"m", msgspec.msgpack.encode({"type": "bye"}))]
     ),
 }
 

@@ -83,14 +83,14 @@ def test_console(nodes: Nodes) -> None:
 def test_each_host_logs_under_its_name(nodes: Nodes, job: Job) -> None:
     """GIVEN three hosts of a job and one that refuses THEN -vv has the lines of each, and why one is lost."""
     names = ("n1", "n2", "n3")
-    looked = [word for name in names for word in (f"host answered host={name} answer=Taken ", f"{name}:observe")]
+    looked = [word for name in names for word in (f"host answered host={name} answer=SampleTaken ", f"{name}:observe")]
     seen = by_ssh(nodes, "n[1-3,7]").losing("stacks", "-vv", fine=lambda seen: all(one in seen.err for one in looked))
     for name in names:
-        assert f"host is there host={name} " in seen.err and f"host answered host={name} answer=Taken " in seen.err, (
-            seen
-        )
+        assert (
+            f"host is there host={name} " in seen.err and f"host answered host={name} answer=SampleTaken " in seen.err
+        ), seen
         assert re.search(rf"DEBUG {name}:observe\[\d+\] ran argv=.*py-spy", seen.err), seen
-    assert re.search(r"INFO reach\[\d+\] started argv=.*ssh .* n7 \(agent\)", seen.err), seen
+    assert re.search(r"INFO hosts\[\d+\] started argv=.*ssh .* n7 \(agent\)", seen.err), seen
     assert re.search(r"host lost host=n7 kind=\w+ why=", seen.err), seen
     assert not re.search("br_say|[A-Za-z0-9+/]{200}", seen.err), seen
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, UsageError
+from breakranks.hosts.transports import HostPlan, Transport, TransportOptions, diagnose, plan, slurm
+from breakranks.hosts.transports.pdsh import ssh_words
 from breakranks.jobs.targets import Hosts, parse_target
-from breakranks.reach.ways import Carrier, Options, Plan, diagnose, plan, slurm
-from breakranks.reach.ways.pdsh import ssh_words
 from cluster.nodes import Nodes
 from cluster.slurm import Slurm
 from support.waiting import wait_for
@@ -57,19 +57,19 @@ def shell(command: str) -> Callable[[int], tuple[str, ...]]:
 
 
 @pytest.fixture
-def options(nodes: Nodes) -> Options:
-    return Options(ssh_config=str(nodes.ssh_config), deadline=60.0)
+def options(nodes: Nodes) -> TransportOptions:
+    return TransportOptions(ssh_config=str(nodes.ssh_config), deadline=60.0)
 
 
 class Talk:
     """A carrier that runs, and what it says."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self.carrier = carrier
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            carrier.argv,
-            env={**os.environ, **carrier.env},
+            transport.argv,
+            env={**os.environ, **transport.env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -95,8 +95,8 @@ class Talk:
 
 
 @contextmanager
-def talk(carrier: Carrier) -> Iterator[Talk]:
-    running = Talk(carrier)
+def talk(transport: Transport) -> Iterator[Talk]:
+    running = Talk(transport)
     try:
         yield running
     finally:
@@ -105,11 +105,11 @@ def talk(carrier: Carrier) -> Iterator[Talk]:
         running.errors.close()
 
 
-def outcome(carrier: Carrier) -> tuple[int, str]:
+def outcome(transport: Transport) -> tuple[int, str]:
     """Run a carrier to its end, with nothing to hear."""
     done = subprocess.run(
-        carrier.argv,
-        env={**os.environ, **carrier.env},
+        transport.argv,
+        env={**os.environ, **transport.env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -133,25 +133,25 @@ def summed(line: bytes) -> str:
     return hashlib.md5(line).hexdigest()
 
 
-def check_conversation(made: Plan, nodes: Nodes, size: int, *, heard: int = 30) -> None:
+def check_conversation(made: HostPlan, nodes: Nodes, size: int, *, heard: int = 30) -> None:
     """Each host is there, gets every word as it was, and hears long lines; they end when their carrier is killed."""
-    for carrier in made.carriers:
-        with talk(carrier) as one:
+    for transport in made.transports:
+        with talk(transport) as one:
             first = one.hear()
             assert first["words"] == list(STRANGE)
-            assert carrier.hosts == (str(first["host"]),)
+            assert transport.hosts == (str(first["host"]),)
             sent = lines_of(size, heard)
             one.send(b"".join(line + b"\n" for line in sent))
             for line in sent:
                 assert one.hear()["sum"] == summed(line)
             one.process.kill()
-            wait_for("its end", lambda: not runs(nodes, carrier.hosts[0], first["pid"]))  # noqa: B023
+            wait_for("its end", lambda: not runs(nodes, transport.hosts[0], first["pid"]))  # noqa: B023
 
 
 # --- ssh, and templates ------------------------------------------------------------------------------
 
 
-def test_ssh(nodes: Nodes, options: Options) -> None:
+def test_ssh(nodes: Nodes, options: TransportOptions) -> None:
     made = plan(parse_target("ssh:n[1-2]"), options, agent())
     assert made.hosts == ("n1", "n2")
     check_conversation(made, nodes, 64_000)
@@ -159,13 +159,13 @@ def test_ssh(nodes: Nodes, options: Options) -> None:
 
 def test_a_template_that_gives_words_and_one_that_gives_a_text(nodes: Nodes, tmp_path: Path) -> None:
     target = f"exec:ssh -F {nodes.ssh_config} -oBatchMode=yes {{host}} {{command}}@n1"
-    check_conversation(plan(parse_target(target), Options(), agent()), nodes, 64_000)
+    check_conversation(plan(parse_target(target), TransportOptions(), agent()), nodes, 64_000)
     enter = tmp_path / "enter"
     enter.write_text('#!/bin/sh\nhost=$1; shift\nexec nsenter --target="$host" --all --no-fork -- "$@"\n')
     enter.chmod(0o755)
     pid = nodes["n2"].pid
-    made = plan(Hosts("exec", str(pid), str(enter)), Options(), agent())
-    with talk(made.carriers[0]) as one:
+    made = plan(Hosts("exec", str(pid), str(enter)), TransportOptions(), agent())
+    with talk(made.transports[0]) as one:
         first = one.hear()
         assert (first["host"], first["words"]) == ("n2", list(STRANGE))
 
@@ -176,9 +176,11 @@ def test_a_jump_of_the_configuration_is_made(nodes: Nodes, tmp_path: Path) -> No
     jump = f"Host far\n  HostName {address}\n  ProxyJump n1\n  RemoteCommand id\n  LocalForward 127.0.0.1:22 x:1\n"
     config.write_text(jump + nodes.ssh_config.read_text())
     made = plan(
-        parse_target("ssh:far"), Options(ssh_config=str(config)), shell('echo "@br1 {\\"from\\": \\"$SSH_CLIENT\\"}"')
+        parse_target("ssh:far"),
+        TransportOptions(ssh_config=str(config)),
+        shell('echo "@br1 {\\"from\\": \\"$SSH_CLIENT\\"}"'),
     )
-    with talk(made.carriers[0]) as one:
+    with talk(made.transports[0]) as one:
         assert str(one.hear()["from"]).split()[0] == nodes["n1"].address
 
 
@@ -186,8 +188,8 @@ def test_a_shared_connection_is_not_left_behind(nodes: Nodes, tmp_path: Path) ->
     config = tmp_path / "config"
     socket = tmp_path / "%h"
     config.write_text(f"ControlMaster auto\nControlPath {socket}\nControlPersist 60\n" + nodes.ssh_config.read_text())
-    made = plan(parse_target("ssh:n1"), Options(ssh_config=str(config)), shell("true"))
-    assert outcome(made.carriers[0])[0] == 0
+    made = plan(parse_target("ssh:n1"), TransportOptions(ssh_config=str(config)), shell("true"))
+    assert outcome(made.transports[0])[0] == 0
     assert os.listdir(tmp_path) == ["config"]
 
 
@@ -204,31 +206,31 @@ def test_a_shared_connection_is_not_left_behind(nodes: Nodes, tmp_path: Path) ->
     ],
 )
 def test_what_ssh_says(nodes: Nodes, where: str, ssh_options: str, kind: str, words: str) -> None:
-    asked = Options(ssh_config=str(nodes.ssh_config), ssh_options=ssh_options)
+    asked = TransportOptions(ssh_config=str(nodes.ssh_config), ssh_options=ssh_options)
     made = plan(parse_target(f"ssh:{where}"), asked, shell("true"))
-    status, said = outcome(made.carriers[0])
+    status, said = outcome(made.transports[0])
     lost = diagnose("ssh", where, status, said)
     assert (lost.kind, words in lost.what) == (kind, True), (lost, said)
 
 
-def test_ssh_to_a_host_that_is_cut_off_and_to_one_without_python(nodes: Nodes, options: Options) -> None:
+def test_ssh_to_a_host_that_is_cut_off_and_to_one_without_python(nodes: Nodes, options: TransportOptions) -> None:
     nodes.cut("n3")
     try:
-        soon = Options(ssh_config=options.ssh_config, deadline=4.0)
-        (carrier,) = plan(parse_target("ssh:n3"), soon, shell("true")).carriers
-        assert "-oConnectTimeout=3" in carrier.argv  # it gives up before we do, and says why
-        status, said = outcome(carrier)
+        soon = TransportOptions(ssh_config=options.ssh_config, deadline=4.0)
+        (transport,) = plan(parse_target("ssh:n3"), soon, shell("true")).transports
+        assert "-oConnectTimeout=3" in transport.argv  # it gives up before we do, and says why
+        status, said = outcome(transport)
         assert diagnose("ssh", "n3", status, said).kind == "unreachable", said
     finally:
         nodes.heal("n3")
-    status, said = outcome(plan(parse_target("ssh:n1"), options, shell("exec python9")).carriers[0])
+    status, said = outcome(plan(parse_target("ssh:n1"), options, shell("exec python9")).transports[0])
     assert diagnose("ssh", "n1", status, said).kind == "no-python", said
 
 
 # --- pdsh --------------------------------------------------------------------------------------------
 
 
-def test_pdsh(nodes: Nodes, options: Options) -> None:
+def test_pdsh(nodes: Nodes, options: TransportOptions) -> None:
     made = plan(parse_target("pdsh:n[1-2]"), options, agent())
     assert made.hosts == ("n1", "n2")
     check_conversation(made, nodes, 64_000)
@@ -260,20 +262,22 @@ def test_the_words_for_ssh_are_those_of_pdsh(
     assert (pdsh.returncode, pdsh.stderr) == (0, "")
     told = sorted(file.read_text().split("\0")[1:-2] for file in tmp_path.glob("told.*"))  # after its -oConnectTimeout
     default = [] if "PDSH_SSH_ARGS" in settings else ["-2", "-a", "-x"]
-    hosts = plan(parse_target(f"pdsh:{where}"), Options(), shell("true")).hosts
+    hosts = plan(parse_target(f"pdsh:{where}"), TransportOptions(), shell("true")).hosts
     ours = sorted(list(ssh_words(host, where.split(",").index(host))) for host in hosts)
     assert [[word for word in words if word not in default] for words in told] == ours
 
 
-def test_what_is_said_of_hosts_by_pdsh(nodes: Nodes, options: Options) -> None:
+def test_what_is_said_of_hosts_by_pdsh(nodes: Nodes, options: TransportOptions) -> None:
     remote = shell('[ "$(uname -n)" = n2 ] && exec python9; exit 3')
     made = plan(parse_target("pdsh:n1,n2,no-such-host"), options, remote)
-    lost = {one.hosts[0]: diagnose("pdsh", one.hosts[0], *outcome(one)) for one in made.carriers}
+    lost = {one.hosts[0]: diagnose("pdsh", one.hosts[0], *outcome(one)) for one in made.transports}
     assert "status 3" in lost["n1"].what
     assert (lost["n2"].kind, lost["no-such-host"].kind) == ("no-python", "unreachable")
 
 
-def test_hosts_that_pdsh_knows_itself(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_that_pdsh_knows_itself(
+    options: TransportOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "hosts").write_text("n[1-2]\nann@m1\n")
     monkeypatch.setenv("WCOLL", str(tmp_path / "hosts"))
     assert plan(parse_target("pdsh:"), options, shell("true")).hosts == ("ann@m1", "n1", "n2")
@@ -285,7 +289,7 @@ def test_hosts_that_pdsh_knows_itself(options: Options, tmp_path: Path, monkeypa
 # --- mpirun ------------------------------------------------------------------------------------------
 
 
-def test_mpirun(nodes: Nodes, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpirun(nodes: Nodes, options: TransportOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a process of another job of mpirun, which does not let itself be called there.
     inside = subprocess.run(["mpirun", "--allow-run-as-root", "-np", "1", "env", "-0"], capture_output=True, text=True)
     for variable in inside.stdout.split("\0"):
@@ -295,8 +299,8 @@ def test_mpirun(nodes: Nodes, options: Options, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "hosts").write_text("n1 slots=2\n# n9\nroot@n2:4\n")
     made = plan(parse_target(f"mpi:{tmp_path}/hosts"), options, agent(40, 64_000))
     assert made.hosts == ("n1", "root@n2")
-    for carrier, name in zip(made.carriers, ("n1", "n2"), strict=True):
-        with talk(carrier) as one:
+    for transport, name in zip(made.transports, ("n1", "n2"), strict=True):
+        with talk(transport) as one:
             first = one.hear()
             assert (first["host"], first["words"]) == (name, list(STRANGE))
             assert [one.hear()["number"] for _ in range(40)] == list(range(40))
@@ -307,13 +311,13 @@ def test_mpirun(nodes: Nodes, options: Options, tmp_path: Path, monkeypatch: pyt
             wait_for("its end", lambda: not runs(nodes, name, first["pid"]))  # noqa: B023
 
 
-def test_what_mpirun_says(options: Options, tmp_path: Path) -> None:
+def test_what_mpirun_says(options: TransportOptions, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("no-such-host\nn1\n")
     made = plan(parse_target(f"mpi:{tmp_path}/hosts"), options, shell("exit 3"))
     assert made.hosts == ("n1", "no-such-host")
-    status, said = outcome(made.carriers[1])
+    status, said = outcome(made.transports[1])
     assert diagnose("mpi", "no-such-host", status, said).kind == "unreachable", said
-    status, said = outcome(made.carriers[0])
+    status, said = outcome(made.transports[0])
     assert "status 3" in diagnose("mpi", "n1", status, said).what, said
 
 
@@ -323,7 +327,7 @@ def test_an_mpirun_that_does_not_work(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "mpirun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UsageError, match=r"mpirun does not work here: no libslurm\.so\.38"):
-        plan(parse_target(f"mpi:{tmp_path}/hosts"), Options(), shell("true"))
+        plan(parse_target(f"mpi:{tmp_path}/hosts"), TransportOptions(), shell("true"))
 
 
 # --- Slurm -------------------------------------------------------------------------------------------
@@ -346,7 +350,7 @@ def job(site: Slurm) -> Iterator[str]:
 
 
 def test_a_slurm_job_and_a_step_of_it(
-    nodes: Nodes, options: Options, job: str, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, options: TransportOptions, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in another job, whose options are not for our srun.
     monkeypatch.setenv("SRUN_CPUS_PER_TASK", "64")
@@ -363,14 +367,16 @@ def test_a_slurm_job_and_a_step_of_it(
     assert f"slurm:{job}.0" in caught.value.help
 
 
-def test_nodes_that_share_an_srun(nodes: Nodes, options: Options, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "MOST_STEPS", 1)
+def test_nodes_that_share_an_srun(
+    nodes: Nodes, options: TransportOptions, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "MAX_STEPS", 1)
     count = 300
     made = plan(parse_target(f"slurm:{job}"), options, agent(count, 900))
-    (carrier,) = made.carriers
-    assert (carrier.hosts, carrier.piece) == (("n1", "n2", "n3"), 600)
-    with talk(carrier) as one:
-        numbers: dict[object, list[object]] = {host: [] for host in carrier.hosts}
+    (transport,) = made.transports
+    assert (transport.hosts, transport.piece) == (("n1", "n2", "n3"), 600)
+    with talk(transport) as one:
+        numbers: dict[object, list[object]] = {host: [] for host in transport.hosts}
         pids: dict[str, object] = {}
         while len(pids) < 3 or any(len(found) < count for found in numbers.values()):
             said = one.hear()
@@ -381,7 +387,7 @@ def test_nodes_that_share_an_srun(nodes: Nodes, options: Options, job: str, monk
         assert all(found == list(range(count)) for found in numbers.values())
         sent = lines_of(900, 500)
         one.send(b"".join(line + b"\n" for line in sent))
-        sums: dict[object, list[object]] = {host: [] for host in carrier.hosts}
+        sums: dict[object, list[object]] = {host: [] for host in transport.hosts}
         while any(len(found) < len(sent) for found in sums.values()):
             said = one.hear()
             sums[said["host"]].append(said["sum"])
@@ -391,26 +397,26 @@ def test_nodes_that_share_an_srun(nodes: Nodes, options: Options, job: str, monk
             wait_for("its end", lambda: not runs(nodes, host, pid))  # noqa: B023
 
 
-def test_a_node_that_slurm_has_given_up_does_not_hold_the_others_back(options: Options, site: Slurm) -> None:
+def test_a_node_that_slurm_has_given_up_does_not_hold_the_others_back(options: TransportOptions, site: Slurm) -> None:
     number = site.submit("sleep 600\n", "--nodes=3", "--no-kill")
     site._run("scontrol", "update", "nodename=n3", "state=down", "reason=on fire")
     try:
         made = plan(parse_target(f"slurm:{number}"), options, agent())
-        assert [carrier.hosts for carrier in made.carriers] == [("n1",), ("n2",)]  # the job has lost it
-        with talk(made.carriers[0]) as one:
+        assert [transport.hosts for transport in made.transports] == [("n1",), ("n2",)]  # the job has lost it
+        with talk(made.transports[0]) as one:
             assert one.hear()["host"] == "n1"
     finally:
         site.cancel(number)
         site._run("scontrol", "update", "nodename=n3", "state=idle")
 
 
-def test_a_node_that_has_just_gone_is_lost_alone(nodes: Nodes, options: Options, job: str) -> None:
+def test_a_node_that_has_just_gone_is_lost_alone(nodes: Nodes, options: TransportOptions, job: str) -> None:
     made = plan(parse_target(f"slurm:{job}"), options, agent())
     nodes.cut("n3")
     try:
-        with talk(made.carriers[0]) as one:
+        with talk(made.transports[0]) as one:
             assert one.hear()["host"] == "n1"
-            status, said = outcome(made.carriers[2])
+            status, said = outcome(made.transports[2])
             assert diagnose("slurm", "n3", status, said).kind == "unreachable", said
             assert one.process.poll() is None, one.said()
             one.send(b"x\n")
@@ -419,13 +425,13 @@ def test_a_node_that_has_just_gone_is_lost_alone(nodes: Nodes, options: Options,
         nodes.heal("n3")
 
 
-def raised(target: str, options: Options) -> BreakranksError:
+def raised(target: str, options: TransportOptions) -> BreakranksError:
     with pytest.raises(BreakranksError) as caught:
         plan(parse_target(target), options, shell("true"))
     return caught.value
 
 
-def test_slurm_jobs_that_cannot_be_looked_at(options: Options, site: Slurm, job: str) -> None:
+def test_slurm_jobs_that_cannot_be_looked_at(options: TransportOptions, site: Slurm, job: str) -> None:
     assert "has no job 999999" in raised("slurm:999999", options).message
     hand_in = ("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 9")
     pending = site._run(*hand_in, "--nodes=3", "--exclusive").strip()
@@ -446,7 +452,7 @@ def test_slurm_jobs_that_cannot_be_looked_at(options: Options, site: Slurm, job:
     assert f"slurm:{job}" in many.value.message and "slurm:7_1" in many.value.help
 
 
-def test_a_slurm_job_of_somebody_else(options: Options, site: Slurm) -> None:
+def test_a_slurm_job_of_somebody_else(options: TransportOptions, site: Slurm) -> None:
     number = site.submit("sleep 600\n", "--uid=nobody", "--chdir=/", "--output=/dev/null")
     try:
         refused = raised(f"slurm:{number}", options)
@@ -457,21 +463,21 @@ def test_a_slurm_job_of_somebody_else(options: Options, site: Slurm) -> None:
         site.cancel(number)
 
 
-def test_without_slurm(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm(options: TransportOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
-    assert "squeue did not answer within" in raised("slurm:1", Options(deadline=1.0)).message
+    assert "squeue did not answer within" in raised("slurm:1", TransportOptions(deadline=1.0)).message
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = raised("slurm:1", options)
     assert "squeue is not on this machine" in missing.message and "login node" in missing.help
 
 
-def test_what_srun_says(options: Options, site: Slurm, job: str) -> None:
+def test_what_srun_says(options: TransportOptions, site: Slurm, job: str) -> None:
     made = plan(parse_target(f"slurm:{job}"), options, shell("exit 3"))
-    status, said = outcome(made.carriers[0])
+    status, said = outcome(made.transports[0])
     assert "status 3" in diagnose("slurm", "n1", status, said).what, said
     made = plan(parse_target(f"slurm:{job}"), options, shell("exec python9"))
-    status, said = outcome(made.carriers[0])
+    status, said = outcome(made.transports[0])
     assert diagnose("slurm", "n1", status, said).kind == "no-python", said
-    argv = tuple(word.replace(f"--jobid={job}", "--jobid=999999") for word in made.carriers[0].argv)
-    status, said = outcome(Carrier(hosts=("n1",), argv=argv, piece=600))
+    argv = tuple(word.replace(f"--jobid={job}", "--jobid=999999") for word in made.transports[0].argv)
+    status, said = outcome(Transport(hosts=("n1",), argv=argv, piece=600))
     assert diagnose("slurm", "n1", status, said).what == "the job has ended", said

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from breakranks.errors import SnapshotError
-from breakranks.explain import explain
-from breakranks.show.json import to_text, why_json
-from breakranks.snapshot.file import load, save
+from breakranks.explain.verdict import explain
+from breakranks.show.json_output import to_text, why_json
 from breakranks.snapshot.model import Snapshot
+from breakranks.snapshot.snapshot_file import load, save
 from support.stalls import undisturbed
 
 from .case import Case

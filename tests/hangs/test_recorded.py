@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from breakranks.snapshot.file import load
+from breakranks.snapshot.snapshot_file import load
 
 from .case import Case
 from .expected import BY_NAME, CASES
@@ -128,7 +128,7 @@ def test_a_recording_that_cannot_be_read_says_how_to_make_it_again(tmp_path: Pat
 
 
 def pack_of(plain: dict[str, object]) -> bytes:
-    from breakranks.snapshot.file import pack
+    from breakranks.snapshot.snapshot_file import pack
 
     return pack(plain)  # type: ignore[arg-type]
 

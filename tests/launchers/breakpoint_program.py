@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import breakranks
-from breakranks.pdb_utils import breakpoint_, clear_
+from breakranks.mindspeed import breakpoint_, clear_
 
 
 def rank() -> int:
@@ -174,16 +174,16 @@ def dead() -> None:
 
 def slowly_dead() -> None:
     """The same where a rank takes its time from the crash to the prompt."""
-    from breakranks.inside.rank import api
+    from breakranks.rank.pdb_registry import PdbRegistry
 
-    debugger = api.debugger
+    mine = PdbRegistry.mine
 
-    def slowly(agent: Any) -> Any:
+    def slowly(registry: PdbRegistry) -> Any:
         time.sleep(5)
-        return debugger(agent)
+        return mine(registry)
 
     if rank() == 1:
-        api.debugger = slowly
+        PdbRegistry.mine = slowly  # type: ignore[method-assign]
     dead()
 
 

@@ -20,8 +20,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from breakranks.inside.rank import fsdp, guard, values, where
-from breakranks.inside.rank.timeouts import Timeouts
+from breakranks.rank import collective_guard, fsdp, thread_location, value_summary
+from breakranks.rank.pg_timeouts import GroupTimeouts
 
 SHORT = 3.0
 LATE = 9.0  # so much more than that, that the other may be late too
@@ -75,9 +75,9 @@ def me() -> frozenset[int]:
 
 def refused(function: Callable[[], Any], participants: frozenset[int]) -> str:
     try:
-        with guard.guarding(participants):
+        with collective_guard.guarding(participants):
             function()
-    except guard.Refused as no:
+    except collective_guard.CollectiveRefused as no:
         return str(no)
     return ""
 
@@ -158,9 +158,9 @@ def check_precheck() -> dict[str, Any]:
         "no such (", "ddp.module(x)", "[m(1) for m in [abs]]",
     ]  # fmt: skip
     return {
-        "bad": {source: guard.precheck(source, names, {}, me()) for source in bad},
-        "good": {source: guard.precheck(source, names, {}, me()) for source in good},
-        "both": [source for source in bad if guard.precheck(source, names, {}, BOTH)],
+        "bad": {source: collective_guard.precheck(source, names, {}, me()) for source in bad},
+        "good": {source: collective_guard.precheck(source, names, {}, me()) for source in good},
+        "both": [source for source in bad if collective_guard.precheck(source, names, {}, BOTH)],
         "ran": ran,
     }
 
@@ -171,7 +171,7 @@ def check_forward_refused() -> dict[str, Any]:
     model = sharded()
     given = torch.ones(2, 4)
     first = refused(lambda: model(given), me())
-    said = guard.precheck("model(given)", {}, {"model": model, "given": given}, me())
+    said = collective_guard.precheck("model(given)", {}, {"model": model, "given": given}, me())
     losses = train(model, 1)
     second = refused(lambda: model(given), me())
     inner = refused(lambda: model.layers[1](given), me())
@@ -201,7 +201,7 @@ def check_fsdp() -> dict[str, Any]:
     SEEN["stop"] = "DDP"
     DistributedDataParallel(net())(torch.ones(2, 4))
     del SEEN["stop"]
-    weight = values.describe(hidden.weight)
+    weight = value_summary.describe(hidden.weight)
     return {**SEEN, "outside": fsdp.inside_of(sys._getframe()), "weight": weight}
 
 
@@ -215,11 +215,11 @@ def check_where() -> dict[str, Any]:
     def look(name: str) -> None:
         """Once the main thread stands in the call: before that, gloo may not have put away the call before it."""
         deadline = time.monotonic() + 60
-        before: list[where.Frame] = []
+        before: list[thread_location.Frame] = []
         while time.monotonic() < deadline:
             frame = sys._current_frames().get(main or 0)
-            frames = where.frames_of(frame)
-            got = where.collective_of(frame)
+            frames = thread_location.frames_of(frame)
+            got = thread_location.collective_of(frame)
             if got is not None and frames == before and any("<lambda>" in one["function"] for one in frames):
                 seen[name] = got
                 seen["frames"] = frames
@@ -262,7 +262,7 @@ def late(action: Callable[[], Any], who: int, timeout: float = SHORT) -> str:
 
 def check_timeouts() -> dict[str, Any]:
     one = torch.ones(2)
-    timeouts = Timeouts()
+    timeouts = GroupTimeouts()
     before = dist.distributed_c10d._new_process_group_helper
     pair = dist.new_group([0, 1], timeout=timedelta(seconds=SHORT), group_desc="pair")
     store = dist.distributed_c10d._get_default_store()
@@ -292,7 +292,7 @@ def check_timeouts() -> dict[str, Any]:
 def check_detail() -> dict[str, Any]:
     one = torch.ones(2)
     dist.barrier()
-    timeouts = Timeouts()
+    timeouts = GroupTimeouts()
     result: dict[str, Any] = {"notes": timeouts.extend(), "kind": type(backend()).__name__}
     made: list[Any] = []
     result["making"] = late(

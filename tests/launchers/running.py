@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from breakranks.jobs.find import Found, FoundJob, StackOf, find_jobs
-from breakranks.observe.table import Table, read_table
+from breakranks.jobs.found_jobs import FoundJob, LocalJobs, StackOf
+from breakranks.jobs.local_jobs import find_jobs
+from breakranks.observe.process_table import ProcessTable, read_table
 from support.processes import Processes
 from support.waiting import DEADLINE_SECONDS, free_port, wait_for
 
@@ -83,7 +84,7 @@ class Launch:
 
         return wait_for(f"{count} {kind} processes", enough, deadline)
 
-    def look(self, *, stack_of: StackOf | None = None) -> tuple[Table, Found]:
+    def look(self, *, stack_of: StackOf | None = None) -> tuple[ProcessTable, LocalJobs]:
         table = read_table()
         return table, find_jobs(table, stack_of=stack_of)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from breakranks.jobs.find import FoundJob
+from breakranks.jobs.found_jobs import FoundJob
 from breakranks.rankset import RankSet
 from cluster.slurm import Slurm
 from support.consoles import records, without_waits

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.inside import door
+from breakranks.inject import run_in_process
 
 from .running import BIN, PYTHON, Launch, wait_for
 
@@ -74,7 +74,7 @@ def test_ranks_in_a_barrier_answer_again_and_again(tmp_path: Path) -> None:
         pids = launch.ready("rank", 3)
         before = settled(pids)
         for _ in range(10):
-            found = door.ask_many(pids, "echo", {"word": 1}, deadline=LONG)
+            found = run_in_process.ask_many(pids, "echo", {"word": 1}, deadline=LONG)
             for pid, answer in found.items():
                 assert isinstance(answer, bytes), answer
                 assert json.loads(answer)["pid"] == pid
@@ -94,10 +94,10 @@ def test_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
         answered, end = 0, time.monotonic() + LONG
         while process.poll() is None:
             try:
-                answered += bool(door.ask(process.pid, "echo", deadline=LONG))
-            except door.Gone:
+                answered += bool(run_in_process.ask(process.pid, "echo", deadline=LONG))
+            except run_in_process.ProcessGone:
                 break
-            except door.Refused:
+            except run_in_process.InjectRefused:
                 pass
             if answered > 5 or time.monotonic() > end:
                 (touched / "enough").touch()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from breakranks.observe.table import read_table
+from breakranks.observe.process_table import read_table
 from breakranks.rankset import RankSet
 from cluster.slurm import Slurm
 

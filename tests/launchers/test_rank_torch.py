@@ -150,7 +150,7 @@ def test_a_waiting_thread_is_seen_in_its_collective(found: Found) -> None:
     ],
 )
 def test_numbers(value: object, expected: dict[str, Any]) -> None:
-    from breakranks.inside.rank.values import describe
+    from breakranks.rank.value_summary import describe
 
     assert describe(value) == {"kind": "number", **expected}
     assert describe("3") is None
@@ -161,7 +161,7 @@ def test_tensors() -> None:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from breakranks.inside.rank.values import describe
+    from breakranks.rank.value_summary import describe
 
     def figures(value: object, *names: str) -> list[Any]:
         told = describe(value)

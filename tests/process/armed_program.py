@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from breakranks.inside.rank import api, armed, interrupt, threads
+from breakranks.rank import api, thread_states
+from breakranks.rank.running_pdb import RunningPdb
 from breakranks.rankset import RankSet
 
 HERE = Path(__file__)
@@ -159,8 +160,8 @@ class Console:
         self.stops: list[dict[str, Any]] = []
         self.said: list[str] = []
         self.answers: list[str] = []
-        self._told = agent.wire.tell
-        agent.wire.tell = self._hear  # type: ignore[method-assign]
+        self._told = agent.server.tell
+        agent.server.tell = self._hear  # type: ignore[method-assign]
 
     def _hear(self, message: dict[str, Any], client: Any = None) -> None:
         if message.get("event") == "said":
@@ -172,12 +173,12 @@ class Console:
     def stopped(self, seconds: float = PATIENCE) -> dict[str, Any] | None:
         """The next stop: its line, its reason and its thread; None if there is none in time."""
         until = time.monotonic() + seconds
-        seat = self.agent.seat
+        stop_state = self.agent.stop_state
         # So many looks at least: where the machine stood still the time is over before anybody could do anything.
         looks = 20 if seconds else 0
         while True:
-            stop = seat.stop
-            if stop is not None and stop.where and not seat.evaluating and not seat.releasing:
+            stop = stop_state.stop
+            if stop is not None and stop.where and not stop_state.evaluating and not stop_state.releasing:
                 return {"line": stop.where["line"], "reason": stop.reason, "thread": stop.thread}
             looks -= 1
             if time.monotonic() >= until and looks < 0:
@@ -186,26 +187,26 @@ class Console:
 
     def line(self, text: str) -> str:
         """A line at the prompt; waits until it is answered, or the rank goes on."""
-        from breakranks.inside.rank.seat import Request
+        from breakranks.rank.stop_state import LineRequest
 
         known = len(self.answers)
-        assert self.agent.seat.put(Request(None, known + 1, text, frozenset([0])))
+        assert self.agent.stop_state.put(LineRequest(None, known + 1, text, frozenset([0])))
         until = time.monotonic() + PATIENCE
         while len(self.answers) <= known and time.monotonic() < until:
             time.sleep(0.001)
         return self.answers[known] if len(self.answers) > known else "not answered"
 
     def go(self) -> None:
-        stop = self.agent.seat.stop
-        self.agent.seat.release("go")
-        wait_until(lambda: self.agent.seat.stop is None or self.agent.seat.stop is not stop)
+        stop = self.agent.stop_state.stop
+        self.agent.stop_state.release("go")
+        wait_until(lambda: self.agent.stop_state.stop is None or self.agent.stop_state.stop is not stop)
 
     def command(self, text: str) -> str:
-        said, failed = armed.command(self.agent, text)
+        said, failed = RunningPdb(self.agent).do(text)
         return f"*** {said}" if failed and not said.startswith("***") else said
 
     def soon(self, ident: int | None = None) -> str:
-        return interrupt.soon(self.agent, "prompt", ME, "interrupt", thread=ident)
+        return self.agent.breakpoints.stop_soon("prompt", ME, "interrupt", thread=ident or 0)
 
 
 def show(**found: Any) -> None:
@@ -226,7 +227,7 @@ def is_in(thread: threading.Thread, work: Callable[..., None]) -> bool:
 
 def stack_of(thread: threading.Thread) -> list[Any]:
     frame = sys._current_frames().get(thread.ident or 0)
-    return [] if frame is None else list(threads.stack(frame))
+    return [] if frame is None else list(thread_states.stack(frame))
 
 
 def wait_until(true: Callable[[], bool]) -> bool:
@@ -243,7 +244,7 @@ def halt(console: Console, work: str) -> None:
     """Stop a thread that works in some way, step it, and let it go."""
     thread = started(WORK[work], work) if work != "main" else threading.main_thread()
     if work in ("sleeping", "locked", "chained"):  # in C by now, or behind it
-        wait_until(lambda: threads.blocked(thread.native_id or 0) or is_in(thread, endless))
+        wait_until(lambda: thread_states.blocked(thread.native_id or 0) or is_in(thread, endless))
     refused = console.soon(thread.ident)
     if work == "locked":
         GATE.release()
@@ -258,42 +259,45 @@ def withdrawn(console: Console) -> None:
     """Asked for while it is blocked, and taken back: it is never stopped."""
     thread = started(locked, "locked")
     console.soon(thread.ident)
-    pending = console.agent.seat.pending
-    blocked = threads.blocked(thread.native_id or 0)
-    interrupt.withdraw(console.agent)
+    pending = console.agent.stop_state.pending
+    blocked = thread_states.blocked(thread.native_id or 0)
+    console.agent.breakpoints.withdraw()
     at_once = bare(console)
     GATE.release()
     went_on = wait_until(lambda: not thread.is_alive())
     show(
         pending=pending,
         blocked=blocked,
-        running=threads.blocked(threads.native_of(threads.main()), 0.1),
+        running=thread_states.blocked(thread_states.native_of(thread_states.main()), 0.1),
         bare=at_once,
         went_on=went_on,
         stop=console.stopped(0.1),
     )
 
 
-def breakpoints(console: Console) -> None:
+def breaks(console: Console) -> None:
     """Set, hit, stepped from, conditional, ignored, disabled, temporary and cleared, all while the rank runs."""
     add_line = line_of("add")
-    seat = console.agent.seat
+    state = console.agent.stop_state
     # It may have come there already.
     show(
         set=console.command(f"b armed_program.py:{add_line}"),
-        tracing=wait_until(lambda: seat.tracing or seat.stop is not None),
+        tracing=wait_until(lambda: state.tracing or state.stop is not None),
     )
     show(hit=console.stopped())
     show(stepped=console.line("n"), then=console.stopped())
     show(answer=console.line("c"), again=console.stopped())
-    show(cleared=console.line("cl 1"), tracing=console.agent.seat.tracing)
+    show(cleared=console.line("cl 1"), tracing=console.agent.stop_state.tracing)
     console.line("c")
-    show(quiet=console.stopped(0.3), tracing=console.agent.seat.tracing, bare=bare(console))
+    show(quiet=console.stopped(0.3), tracing=console.agent.stop_state.tracing, bare=bare(console))
     show(conditional=console.command(f"b armed_program.py:{add_line} if value == 500"))
     show(hit=console.stopped(), value=console.line("p value"))
     console.line("c")
     # The answer comes before the thread is traced for what is armed.
-    show(traced=wait_until(lambda: sys.version_info >= (3, 12) or bool(threads.tracers())) and bool(threads.tracers()))
+    show(
+        traced=wait_until(lambda: sys.version_info >= (3, 12) or bool(thread_states.tracers()))
+        and bool(thread_states.tracers())
+    )
     show(comma=console.command("condition 2 value == 600"), hit=console.stopped(), value=console.line("p value"))
     show(disabled=console.line("disable 2"))
     console.line("c")
@@ -348,7 +352,7 @@ def wrong(console: Console) -> None:
         show(text=text, said=console.command(text))
     for text in (f"b armed_program.py:{line_of('add')} if value ==", "cl 77", "cl", "n", "catch 3", "watch 1 +"):
         show(text=text, said=console.command(text))
-    show(bare=bare(console), tracing=console.agent.seat.tracing)
+    show(bare=bare(console), tracing=console.agent.stop_state.tracing)
 
 
 def watch(console: Console) -> None:
@@ -364,7 +368,7 @@ def watch(console: Console) -> None:
     show(removed=console.line("unwatch 4"), none=console.line("unwatch 99"))
     console.line("c")
     wait_until(lambda: bool(console.said))
-    show(said=console.said, stop=console.stopped(0.1), tracing=console.agent.seat.tracing, bare=bare(console))
+    show(said=console.said, stop=console.stopped(0.1), tracing=console.agent.stop_state.tracing, bare=bare(console))
 
 
 def catch(console: Console) -> None:
@@ -393,15 +397,20 @@ def probes(console: Console) -> None:
     told: list[dict[str, Any]] = []
     here = "armed_program.py"
     agent = console.agent
-    armed.probe(agent, here, line_of("added"), "value % 2 == 0", ["value", "more", "unknown"], 3, told.append)
+    agent.breakpoints.probe(here, line_of("added"), "value % 2 == 0", ["value", "more", "unknown"], 3, told.append)
     wait_until(lambda: len(told) >= 3)
     time.sleep(0.1)
     show(told=told, stop=console.stopped(0.05), bare=bare(console))
     told.clear()
-    number = armed.probe(agent, here, line_of("added"), "nobody", ["value"], 3, told.append)
+    number = agent.breakpoints.probe(here, line_of("added"), "nobody", ["value"], 3, told.append)
     wait_until(lambda: bool(told))
     time.sleep(0.2)
-    show(told=told, dropped=armed.unprobe(agent, number), again=armed.unprobe(agent, number), bare=bare(console))
+    show(
+        told=told,
+        dropped=agent.breakpoints.drop_probe(number),
+        again=agent.breakpoints.drop_probe(number),
+        bare=bare(console),
+    )
 
 
 def disarming(console: Console) -> None:
@@ -413,14 +422,14 @@ def disarming(console: Console) -> None:
         console.command(f"b armed_program.py:{line_of('woken')} if 0")
         console.command("catch LookupError")
         console.command("watch HERE")
-        armed.probe(console.agent, "armed_program.py", line_of("added"), "", ["value"], 0, lambda record: None)
+        console.agent.breakpoints.probe("armed_program.py", line_of("added"), "", ["value"], 0, lambda record: None)
         if turn % 10 == 0:
             during = traces()
         console.soon(quiet[0].ident)
-        armed.disarm(console.agent)
-        interrupt.withdraw(console.agent)
-        # It may have taken its halt already, and be just about to sit down.
-        wait_until(lambda: console.stopped(0.0) is not None or not armed.in_use())
+        console.agent.breakpoints.disarm()
+        console.agent.breakpoints.withdraw()
+        # It may have taken its halt already, and be just about to stop.
+        wait_until(lambda: console.stopped(0.0) is not None or not console.agent.breakpoints.inside)
         if console.stopped(0.0):
             console.go()
         if turn % 10 == 9:
@@ -438,17 +447,17 @@ def disarming(console: Console) -> None:
     console.stopped()
     console.line("c")
     rested = traces()["resting"]
-    armed.disarm(console.agent)
+    console.agent.breakpoints.disarm()
     is_bare = bare(console)  # the thread that was stepped may be just about to go on
     show(rested=rested, after=traces() == before, bare=is_bare)
     # A thread that is stepped over a call that is blocked in C.
     console.command(f"tbreak armed_program.py:{line_of('locked')}")
     thread = started(locked, "locked")
     found = console.stopped()
-    console.agent.seat.put(request("n"))
-    wait_until(lambda: console.agent.seat.stop is None and threads.blocked(thread.native_id or 0))
+    console.agent.stop_state.put(request("n"))
+    wait_until(lambda: console.agent.stop_state.stop is None and thread_states.blocked(thread.native_id or 0))
     stepped = traces()
-    armed.disarm(console.agent)
+    console.agent.breakpoints.disarm()
     after = traces() == before
     GATE.release()
     ended = wait_until(lambda: not thread.is_alive())
@@ -457,9 +466,9 @@ def disarming(console: Console) -> None:
 
 
 def request(text: str) -> Any:
-    from breakranks.inside.rank.seat import Request
+    from breakranks.rank.stop_state import LineRequest
 
-    return Request(None, 999, text, frozenset([0]))
+    return LineRequest(None, 999, text, frozenset([0]))
 
 
 def forked(console: Console) -> None:
@@ -471,13 +480,13 @@ def forked(console: Console) -> None:
     thread = started(lambda: found.append(forking(gate[0], done[1])), "forking")
     state = Path(f"/proc/self/task/{thread.native_id}/syscall")
     wait_until(lambda: state.read_text().startswith(f"0 {gate[0]:#x} "))  # it reads there
-    known = armed.engine(console.agent)
-    with known.lock, armed._making, console.agent.seat.changed, console.agent.wire._guard:
+    known = console.agent.breakpoints
+    with known.lock, console.agent.stop_state.changed, console.agent.server._guard:
         os.write(gate[1], b".")
         select.select([done[0]], [], [], PATIENCE)  # the child has done its work, with nobody there to release them
     thread.join(PATIENCE)
     show(child=found)
-    armed.disarm(console.agent)
+    console.agent.breakpoints.disarm()
 
 
 def forking(gate: int, done: int) -> int:
@@ -512,21 +521,21 @@ def traced(console: Console) -> None:
     found = console.stopped(PATIENCE if sys.version_info >= (3, 12) else 1.0)  # before that it must not stop
     if found:
         console.line("c")
-    armed.disarm(console.agent)
+    console.agent.breakpoints.disarm()
     while console.stopped(0.1):
         console.go()
-    mine = wait_until(lambda: threads.tracers().get(thread.ident or 0) == id(theirs))
+    mine = wait_until(lambda: thread_states.tracers().get(thread.ident or 0) == id(theirs))
     show(said=said, refused=refused, hit=found, theirs=mine)
 
 
 def traces() -> dict[str, Any]:
     """Everything by which a debugger could be told from none."""
-    frames = [one for frame in sys._current_frames().values() for one in threads.stack(frame)]
+    frames = [one for frame in sys._current_frames().values() for one in thread_states.stack(frame)]
     tools = {tool: sys.monitoring.get_tool(tool) for tool in range(6)} if sys.version_info >= (3, 12) else {}
     table: Any = bdb.Breakpoint
     return {
-        "tracers": len(threads.tracers()),
-        "resting": sum(one.f_trace is not None for one in threads.resting()),
+        "tracers": len(thread_states.tracers()),
+        "resting": sum(one.f_trace is not None for one in thread_states.resting()),
         "frames": sum(one.f_trace is not None or not one.f_trace_lines for one in frames),
         "hook": str(threading.gettrace()),
         "tools": [tool for tool, name in tools.items() if name],
@@ -542,7 +551,7 @@ def bare(console: Console) -> bool:
         left = [found[name] for name in ("tracers", "frames", "tools")]
         return not any(left) and found["hook"] == "None"
 
-    wait_until(lambda: console.agent.seat.stop is None and not armed.in_use())
+    wait_until(lambda: console.agent.stop_state.stop is None and not console.agent.breakpoints.inside)
     return wait_until(is_bare)
 
 
@@ -551,7 +560,7 @@ WORK: dict[str, Callable[[], None]] = {
 }
 SCENES: dict[str, Callable[..., None]] = {
     one.__name__: one
-    for one in (halt, withdrawn, breakpoints, everywhere, wrong, watch, catch, probes, disarming, forked, traced)
+    for one in (halt, withdrawn, breaks, everywhere, wrong, watch, catch, probes, disarming, forked, traced)
 }
 
 

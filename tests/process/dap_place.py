@@ -92,7 +92,7 @@ while not os.path.exists("begin"):
     time.sleep(0.01)
 while not step():
     time.sleep(0.01)
-while breakranks.inside.rank.api._agent.timeouts.extended:
+while breakranks.rank.api._agent.timeouts.extended:
     time.sleep(0.01)
 print("timeout", group._get_backend(torch.device("cpu")).options._timeout)
 dist.destroy_process_group()
@@ -118,7 +118,7 @@ HERE, AFTER = (next(at for at, line in enumerate(LINES, 1) if line.endswith(f"# 
 BRIDGE = """\
 import argparse, sys
 from breakranks.cli import dap
-from breakranks.debug.session import Session
+from breakranks.console.debug_session import DebugSession
 from breakranks.errors import BreakranksError
 parser = argparse.ArgumentParser()
 dap.add_options(parser)
@@ -126,7 +126,7 @@ parser.add_argument("--no-debugpy", action="store_true")
 args = parser.parse_args()
 if args.no_debugpy:
     sys.modules["debugpy"] = None
-session = Session()
+session = DebugSession()
 session.scan()
 assert session.wait(lambda: len(session.ranks) == 2, 90)
 try:

@@ -55,6 +55,13 @@ def said_to_have_ended(shown: str) -> RankSet:
     return found
 
 
+_SHOWN = 3000  # characters of a terminal's beginning, and of its end
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]}\n… cut …\n{text[-_SHOWN:]}"
+
+
 class Place(Processes):
     """A test's own folders and variables. Its programs run on one of the target interpreters."""
 
@@ -68,7 +75,7 @@ class Place(Processes):
         self._terminals: list[Terminal] = []
 
     def told(self) -> str:
-        shown = [f"-- terminal of {one.process.args}\n{one.shown()[-2500:]}" for one in self._terminals]
+        shown = [f"-- terminal of {one.process.args}\n{_ends(one.shown())}" for one in self._terminals]
         return "\n".join([super().told(), *shown])
 
     def end(self) -> None:

@@ -84,7 +84,7 @@ def test_a_stop_that_is_withdrawn_never_comes(scene: Scene) -> None:
 @on_every_python
 def test_breakpoints_of_a_rank_that_runs(scene: Scene, interpreter: Interpreter) -> None:
     """pdb's own words and answers, without stopping anything for them."""
-    shown = iter(scene("breakpoints"))
+    shown = iter(scene("breaks"))
     add, added = f"{PROGRAM}:{line_of('add')}", f"{PROGRAM}:{line_of('added')}"
     assert next(shown) == {"set": f"Breakpoint 1 at {add}\n", "tracing": True}
     assert next(shown) == {"hit": at("add", "breakpoint 1")}

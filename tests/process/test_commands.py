@@ -115,7 +115,7 @@ def test_a_snapshot_gives_the_same_answers_and_no_secrets(job: Ranks, tmp_path: 
     assert "write_cache" in breakranks("stacks", str(path)).stdout
     assert str(job.pids[0]) in breakranks("ps", str(path)).stdout
 
-    from breakranks.snapshot.file import load
+    from breakranks.snapshot.snapshot_file import load
 
     text = repr(load(str(path)))
     assert "hunter2" not in text and "sesame" not in text

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from breakranks.debug.dap_config import config_of, merged
+from breakranks.dap.launch_json import config_of, merged
 from breakranks.rankset import RankSet
 from support.targets import Interpreter, on_every_python, on_every_python_with
 from support.waiting import DEADLINE_SECONDS as DEADLINE

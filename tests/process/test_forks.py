@@ -155,8 +155,8 @@ def test_a_rank_that_imports_what_the_agent_needs_too(place: Place, python: str)
 
 INTERRUPTED = """
 import _thread, os, signal, sys, threading, time
-from breakranks.inside.rank import forks
-forks.state()["lock"].acquire()  # as while a thread of ours imports
+from breakranks.rank import fork_hooks
+fork_hooks.state()["lock"].acquire()  # as while a thread of ours imports
 main = _thread.get_ident()
 def interrupt():
     until = time.monotonic() + 1.9  # a fork waits for two seconds
@@ -185,13 +185,13 @@ def test_a_fork_that_waits_for_us_loses_no_interrupt(place: Place, python: str) 
 
 IMPORTS = """
 import os, sys, threading, time
-from breakranks.inside.rank import forks
+from breakranks.rank.fork_hooks import ForksPaused
 folder = sys.argv[1]
 sys.path.insert(0, folder)
 with open(folder + "/slow_one.py", "w") as file:
     file.write("import time; entered = True; time.sleep(0.3)")
 def ours():
-    with forks.Paused(), forks.Paused():
+    with ForksPaused(), ForksPaused():
         import slow_one
 thread = threading.Thread(target=ours)
 thread.start()

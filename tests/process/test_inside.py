@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.inside import door, elf, idle
-from breakranks.inside.maps import Maps
-from breakranks.observe import state
+from breakranks.inject import elf, run_in_process, safe_threads
+from breakranks.inject.memory_map import Maps
+from breakranks.observe import process_state
 from support.other_user import NOBODY, nobody
 from support.processes import Processes
 from support.stalls import undisturbed
@@ -39,7 +39,7 @@ PYTHONS = [*EVERY, *([Interpreter(str(SYSTEM), ())] if SYSTEM.exists() else [])]
 
 
 def echo(pid: int, **arguments: object) -> dict[str, object]:
-    answer = json.loads(door.ask(pid, "echo", arguments, deadline=DEADLINE))
+    answer = json.loads(run_in_process.ask(pid, "echo", arguments, deadline=DEADLINE))
     assert answer["pid"] == pid
     assert answer["given"] == arguments
     return dict(answer)
@@ -68,7 +68,7 @@ def _nothing_is_left_in_files() -> Iterator[None]:
 @pytest.fixture
 def own_payload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     def make(text: str) -> str:
-        monkeypatch.setattr(door.channel, "payload", lambda name: text)
+        monkeypatch.setattr(run_in_process.mailbox, "payload", lambda name: text)
         return "own"
 
     return make
@@ -138,9 +138,12 @@ def whoever_waits() -> None:
             process.stdin.flush()
 
         def all_have_ended() -> bool:
-            for pid, answer in door.ask_many(waiting, "echo", deadline=DEADLINE).items():
+            for pid, answer in run_in_process.ask_many(waiting, "echo", deadline=DEADLINE).items():
                 # Refused: at that instant it was between two calls, and no thread of it waited.
-                assert isinstance(answer, (bytes, door.Gone, door.Refused)), (waiting[pid], answer)
+                assert isinstance(answer, (bytes, run_in_process.ProcessGone, run_in_process.InjectRefused)), (
+                    waiting[pid],
+                    answer,
+                )
                 answers[waiting[pid]] += isinstance(answer, bytes)
             for pid, what in list(waiting.items()):
                 if processes[what].poll() is not None:
@@ -191,8 +194,9 @@ print(before == after or (before, after))
 @on(*PYTHONS)
 def test_the_process_is_as_it_was(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first answer leaves a cached stack and an arena in glibc, as every thread does; the next ones nothing."""
-    monkeypatch.setattr(door, "_STARVED", DEADLINE)  # a second way in would be there until its read ends
-    monkeypatch.setattr(door, "_TIDY", DEADLINE)
+    # A second way in would be there until its read ends.
+    monkeypatch.setattr(run_in_process, "_STARVED_SECONDS", DEADLINE)
+    monkeypatch.setattr(run_in_process, "_TIDY_SECONDS", DEADLINE)
     with python(SHAPE, executable=interpreter.path) as process:
         assert process.stdin is not None and process.stdout is not None
         text = texts(process.pid)
@@ -297,23 +301,25 @@ def test_vector_and_x87_registers_stay_exact(tmp_path: Path, monkeypatch: pytest
     """GIVEN C code that lives in these registers WHEN what the stub calls there spoils them all THEN they come back."""
     (tmp_path / "work.c").write_text(VECTORS)
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", tmp_path / "work.so", tmp_path / "work.c"], check=True)
-    read = door.target.read
+    read = run_in_process.target_process.read
 
-    def spoilt(pid: int) -> door.target.Target:
+    def spoilt(pid: int) -> run_in_process.target_process.Target:
         found = read(pid)
         mapping = next(one for one in found.maps.libraries() if one.name == "work.so")
         spoils = elf.library(pid, found.maps, mapping).address("spoils_all")
         assert spoils
         return found._replace(functions={**found.functions, "Py_AddPendingCall": spoils})
 
-    monkeypatch.setattr(door.target, "read", spoilt)
+    monkeypatch.setattr(run_in_process.target_process, "read", spoilt)
     with python(USES_VECTORS, str(tmp_path / "work.so")) as process:
         visits = 0
         for _ in range(60):
             try:
                 echo(process.pid)
                 visits += 1
-            except door.Refused:  # dead words of the last visit are on its stack: it may be in there still
+            except (
+                run_in_process.InjectRefused
+            ):  # dead words of the last visit are on its stack: it may be in there still
                 pass
         assert visits
         assert int(result(process)) > 0
@@ -333,7 +339,7 @@ def test_a_process_in_a_container_answers(interpreter: Interpreter) -> None:
         assert process.stdout is not None and process.stdout.readline()
         pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
         for _ in range(3):
-            assert json.loads(door.ask(pid, "echo", deadline=DEADLINE))["pid"] == 1
+            assert json.loads(run_in_process.ask(pid, "echo", deadline=DEADLINE))["pid"] == 1
         said, _ = process.communicate("\n", timeout=DEADLINE)
         assert said == "1 [] []\n"
 
@@ -389,11 +395,11 @@ def test_a_thread_that_loads_a_library_is_not_borrowed(
     with python(code) as process:
         own_payload("def answer(arguments):\n    return b'x'\n")
         wait_for("its sleep in the constructor", lambda: main_call(process.pid) in ("230", "35"))
-        with pytest.raises((door.Refused, door.Late)):
-            door.ask(process.pid, "own", deadline=0.5)
+        with pytest.raises((run_in_process.InjectRefused, run_in_process.InjectTimeout)):
+            run_in_process.ask(process.pid, "own", deadline=0.5)
         gate.touch()
         wait_for("its read", lambda: main_call(process.pid) == "0")
-        assert door.ask(process.pid, "own", deadline=DEADLINE) == b"x"
+        assert run_in_process.ask(process.pid, "own", deadline=DEADLINE) == b"x"
         assert result(process) == ""
 
 
@@ -478,8 +484,8 @@ def test_a_busy_process_goes_on(code: str, interpreter: Interpreter) -> None:
         answered = 0
         for _ in range(40):
             try:
-                answered += bool(door.ask(process.pid, "echo", deadline=DEADLINE))
-            except door.Refused as error:
+                answered += bool(run_in_process.ask(process.pid, "echo", deadline=DEADLINE))
+            except run_in_process.InjectRefused as error:
                 assert "safely now" in error.message
         assert answered > 20
         assert result(process) == "True\n"
@@ -509,8 +515,8 @@ def test_ctrl_c_is_not_lost(interpreter: Interpreter) -> None:
                 os.kill(process.pid, signal.SIGUSR1)
                 os._exit(0)
             moments.random()
-            with contextlib.suppress(door.InsideError):
-                door.ask(process.pid, "echo", deadline=2)
+            with contextlib.suppress(run_in_process.InjectError):
+                run_in_process.ask(process.pid, "echo", deadline=2)
             os.waitpid(pid, 0)
             if not select.select([process.stdout], [], [], 30)[0]:
                 lost += 1
@@ -528,10 +534,10 @@ def test_the_gil_held_in_c_is_said_and_harms_nobody(interpreter: Interpreter) ->
     with python(code, executable=interpreter.path) as process:
         assert process.stdin is not None and process.stdout is not None
         wait_for("its read", lambda: main_call(process.pid) == "0")
-        with pytest.raises(door.Refused, match=r"MainThread of process .* holds the GIL"):
-            door.ask(process.pid, "echo", gil_held="MainThread")
-        with pytest.raises(door.Late, match="holds the GIL"):
-            door.ask(process.pid, "echo", deadline=0.3)
+        with pytest.raises(run_in_process.InjectRefused, match=r"MainThread of process .* holds the GIL"):
+            run_in_process.ask(process.pid, "echo", gil_held="MainThread")
+        with pytest.raises(run_in_process.InjectTimeout, match="holds the GIL"):
+            run_in_process.ask(process.pid, "echo", deadline=0.3)
         process.stdin.write("x")
         process.stdin.flush()
         assert process.stdout.readline() == "done\n"
@@ -544,8 +550,8 @@ def test_the_gil_held_in_c_is_said_and_harms_nobody(interpreter: Interpreter) ->
 def test_what_raises_there_is_told(own_payload: Callable[[str], str]) -> None:
     own_payload("def answer(arguments):\n    raise SystemExit('no ☂')\n")
     with python(IDLE) as process:
-        with pytest.raises(door.Failed, match="SystemExit: no ☂") as caught:
-            door.ask(process.pid, "own", deadline=DEADLINE)
+        with pytest.raises(run_in_process.InjectedCodeFailed, match="SystemExit: no ☂") as caught:
+            run_in_process.ask(process.pid, "own", deadline=DEADLINE)
         assert "<breakranks>:2 in answer" in caught.value.traceback
         assert process.poll() is None
 
@@ -555,8 +561,10 @@ def test_what_blocks_there_is_given_up(tmp_path: Path, own_payload: Callable[[st
     os.mkfifo(gate)
     own_payload("def answer(arguments):\n    open(arguments['gate']).read()\n    return b'late'\n")
     with python(IDLE) as process:
-        with pytest.raises(door.Late, match=r"has not answered in 3 s: what was asked is still being done"):
-            door.ask(process.pid, "own", {"gate": str(gate)}, deadline=3)
+        with pytest.raises(
+            run_in_process.InjectTimeout, match=r"has not answered in 3 s: what was asked is still being done"
+        ):
+            run_in_process.ask(process.pid, "own", {"gate": str(gate)}, deadline=3)
         gate.write_text("x")
         wait_for("our thread to end", lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1)
 
@@ -564,16 +572,16 @@ def test_what_blocks_there_is_given_up(tmp_path: Path, own_payload: Callable[[st
 def test_a_large_answer_comes_whole(own_payload: Callable[[str], str]) -> None:
     own_payload("def answer(arguments):\n    return bytes(arguments['size'])\n")
     with python(IDLE) as process:
-        assert door.ask(process.pid, "own", {"size": 30 << 20}, deadline=DEADLINE) == bytes(30 << 20)
-        with pytest.raises(door.Failed, match="bytes"):
-            door.ask(process.pid, "own", {"size": 65 << 20}, deadline=DEADLINE)
+        assert run_in_process.ask(process.pid, "own", {"size": 30 << 20}, deadline=DEADLINE) == bytes(30 << 20)
+        with pytest.raises(run_in_process.InjectedCodeFailed, match="bytes"):
+            run_in_process.ask(process.pid, "own", {"size": 65 << 20}, deadline=DEADLINE)
 
 
 def test_a_process_that_ends_meanwhile(own_payload: Callable[[str], str]) -> None:
     own_payload("def answer(arguments):\n    import os\n    os._exit(0)\n")
     with python(IDLE) as process:
-        with pytest.raises(door.Gone):
-            door.ask(process.pid, "own", deadline=DEADLINE)
+        with pytest.raises(run_in_process.ProcessGone):
+            run_in_process.ask(process.pid, "own", deadline=DEADLINE)
         assert process.wait(DEADLINE) == 0, "its end was left to whoever started it"
 
 
@@ -581,37 +589,39 @@ def test_a_process_that_ends_meanwhile(own_payload: Callable[[str], str]) -> Non
 def test_processes_that_end_all_the_time(interpreter: Interpreter) -> None:
     for _ in range(15):
         with python("print('x')", executable=interpreter.path) as process:
-            with contextlib.suppress(door.Gone, door.Late, door.Refused):
-                door.ask(process.pid, "echo", deadline=0.5)
+            with contextlib.suppress(
+                run_in_process.ProcessGone, run_in_process.InjectTimeout, run_in_process.InjectRefused
+            ):
+                run_in_process.ask(process.pid, "echo", deadline=0.5)
             assert process.wait(DEADLINE) == 0
 
 
 def test_a_stopped_process_is_refused_and_stays_stopped() -> None:
     with python(IDLE) as process:
         process.send_signal(signal.SIGSTOP)
-        wait_for("its stop", lambda: state.process_state(process.pid) == "T")
-        with pytest.raises(door.Refused, match="stopped") as caught:
-            door.ask(process.pid, "echo")
+        wait_for("its stop", lambda: process_state.process_state(process.pid) == "T")
+        with pytest.raises(run_in_process.InjectRefused, match="stopped") as caught:
+            run_in_process.ask(process.pid, "echo")
         assert "kill -CONT" in caught.value.help
-        assert state.process_state(process.pid) == "T"
+        assert process_state.process_state(process.pid) == "T"
 
 
 def test_what_is_no_python_is_refused() -> None:
     with Processes() as processes:
         process = processes.start(["sleep", "500"])
-        found = door.ask_many([process.pid, 2**22 - 5, 2], "echo", deadline=3)
-    assert isinstance(found[process.pid], door.Refused) and "no CPython" in str(found[process.pid])
-    assert isinstance(found[2**22 - 5], door.Gone)
-    assert isinstance(found[2], (door.Refused, door.Gone))
+        found = run_in_process.ask_many([process.pid, 2**22 - 5, 2], "echo", deadline=3)
+    assert isinstance(found[process.pid], run_in_process.InjectRefused) and "no CPython" in str(found[process.pid])
+    assert isinstance(found[2**22 - 5], run_in_process.ProcessGone)
+    assert isinstance(found[2], (run_in_process.InjectRefused, run_in_process.ProcessGone))
 
 
 def test_a_traced_process_is_refused() -> None:
     with python(IDLE) as process:
         with Processes() as others:
             tracer = others.start(["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(process.pid)])
-            wait_for("strace", lambda: state.tracer_of(process.pid) == tracer.pid)
-            with pytest.raises(door.Refused, match=f"traced by process {tracer.pid}"):
-                door.ask(process.pid, "echo")
+            wait_for("strace", lambda: process_state.tracer_of(process.pid) == tracer.pid)
+            with pytest.raises(run_in_process.InjectRefused, match=f"traced by process {tracer.pid}"):
+                run_in_process.ask(process.pid, "echo")
             tracer.terminate()
             tracer.wait(DEADLINE)
         echo(process.pid)
@@ -623,23 +633,23 @@ def test_another_user() -> None:
     code = f"import os; os.setgid({NOBODY}); os.setuid({NOBODY}); {IDLE}"
     with python(code, executable="/usr/bin/python3") as process:
         echo(process.pid)
-    asks = "import sys\nfrom breakranks.inside import door\ndoor.ask(int(sys.argv[1]), 'echo')"
+    asks = "import sys\nfrom breakranks.inject import run_in_process\nrun_in_process.ask(int(sys.argv[1]), 'echo')"
     with python(IDLE) as process, nobody() as other:
         done = other.run(["-c", asks, str(process.pid)], DEADLINE)
-        assert done.returncode == 1 and "inside.errors.Refused: it belongs to another user" in done.stderr, done
+        assert done.returncode == 1 and "InjectRefused: it belongs to another user" in done.stderr, done
         assert process.poll() is None
 
 
 def test_a_thread_that_looked_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a process that falls asleep just after it looked busy, so that a pending call does not come to run."""
-    looks: list[list[idle.Candidate]] = []
-    found = idle.candidates
+    looks: list[list[safe_threads.ThreadCandidate]] = []
+    found = safe_threads.candidates
 
-    def candidates(pid: int, maps: Maps) -> list[idle.Candidate]:
+    def candidates(pid: int, maps: Maps) -> list[safe_threads.ThreadCandidate]:
         looks.append(found(pid, maps) if looks else [])
         return looks[-1]
 
-    monkeypatch.setattr(idle, "candidates", candidates)
+    monkeypatch.setattr(safe_threads, "candidates", candidates)
     with python(IDLE) as process:
         wait_for("its sleep", lambda: main_call(process.pid) != "running")
         echo(process.pid)
@@ -649,7 +659,10 @@ def test_a_thread_that_looked_busy_is_asked_again(monkeypatch: pytest.MonkeyPatc
 @on_every_python
 def test_two_who_ask_at_once_both_have_their_answer(interpreter: Interpreter) -> None:
     with python(BUSY, executable=interpreter.path) as process, Processes() as others:
-        code = f"from breakranks.inside import door\nfor _ in range(10): door.ask({process.pid}, 'echo', deadline=80)"
+        code = (
+            "from breakranks.inject import run_in_process\n"
+            f"for _ in range(10): run_in_process.ask({process.pid}, 'echo', deadline=80)"
+        )
         askers = [others.start([sys.executable, "-c", code]) for _ in range(3)]
         assert [asker.wait(DEADLINE) for asker in askers] == [0, 0, 0]
         assert process.poll() is None
@@ -665,7 +678,7 @@ while turns % 1000 or not select.select([sys.stdin], [], [], 0)[0]:
     turns += 1
 print(turns, digest.hex())
 """
-ASKER = "from breakranks.inside import door\nwhile True: door.ask({}, 'echo')"
+ASKER = "from breakranks.inject import run_in_process\nwhile True: run_in_process.ask({}, 'echo')"
 
 
 def expected(turns: int) -> str:
@@ -689,7 +702,7 @@ def test_killed_at_any_moment_it_harms_nobody(kind: str, interpreter: Interprete
             time.sleep(moments.uniform(0.1, 0.3))
             asker.kill()
             asker.wait()
-            wait_for("it to go on", lambda: state.process_state(process.pid) in "RS")
+            wait_for("it to go on", lambda: process_state.process_state(process.pid) in "RS")
         echo(process.pid)
         turns, digest = result(process).split()
         assert digest == expected(int(turns))

@@ -103,7 +103,7 @@ def test_vv_tells_every_program_that_was_run(job: Job) -> None:
 
 def test_what_is_injected_is_told(job: Job) -> None:
     told = lines(job.breakranks("eval", "-vv", "--job", f"python-{job.port}", "1 + 1").stderr)
-    assert any(re.match(rf"injected payload=visit pid={job.process.pid} ", one[-1]) for one in told), told
+    assert any(re.match(rf"injected payload=load_modules pid={job.process.pid} ", one[-1]) for one in told), told
 
 
 def test_what_is_refused_is_told(job: Job) -> None:
@@ -182,20 +182,20 @@ def test_a_host_logs_what_it_does(job: Job) -> None:
     words = (HOST, "--deadline=60", "-v", "--setup", "export MY_PASSWORD=topsecret-set-up; true 'quoted'")
     done = job.stacks(*words, log=log)
     told = lines(log.read_text())
-    here = [message for _, host, room, message in told if (host, room) == ("", "reach")]
+    here = [message for _, host, room, message in told if (host, room) == ("", "hosts")]
     for wanted in (
         r'started argv="env API_TOKEN=\*\*\* BREAKRANKS_TEST=here sh -c \(agent\)" child=\d+ hosts=1',
         r"host is there host=here python=\S+ user=\S+ agent=\d+ shipped=(True|False) ms=[\d.]+",
-        r"asked to=\S+ request=Find id=\d+ bytes=\d+",
-        r"host answered host=here answer=Jobs id=\d+ bytes=\d+ ms=[\d.]+",
-        r"host answered host=here answer=Taken id=\d+ bytes=\d+ ms=[\d.]+",
+        r"asked to=\S+ request=FindJobs id=\d+ bytes=\d+",
+        r"host answered host=here answer=JobsFound id=\d+ bytes=\d+ ms=[\d.]+",
+        r"host answered host=here answer=SampleTaken id=\d+ bytes=\d+ ms=[\d.]+",
         r"ran argv=env child=\d+ status=\S+ received=\d+ ms=[\d.]+",
     ):
         assert any(re.fullmatch(wanted, message) for message in here), (wanted, here)
     there = [(level, room, message) for level, host, room, message in told if host == "here"]
     assert any(room == "jobs" and message.startswith("looked for jobs ") for _, room, message in there), told
     assert any((level, room) == ("DEBUG", "observe") and "py-spy" in message for level, room, message in there), told
-    assert any(message.startswith("request done request=Sample ") for *_, message in there), told
+    assert any(message.startswith("request done request=TakeSample ") for *_, message in there), told
     # Standard error was asked for less, and has less, of hosts too.
     assert {level for level, host, *_ in lines_of(done.stderr) if host == "here"} == {"INFO"}
     for secret in SECRETS:
@@ -221,10 +221,10 @@ def test_a_host_that_is_lost_is_told_with_the_reason(job: Job) -> None:
 
 OLD_AGENT = """
 import functools, operator, re, sys, typing
-from breakranks.reach import messages
+from breakranks.hosts import host_messages as messages
 known = [one for one in typing.get_args(messages.Request) if one is not messages.SendLog]
 messages.Request = functools.reduce(operator.or_, known)
-from breakranks.reach.agent import serve
+from breakranks.hosts.host_agent import serve
 serve(0, 1, nonce=re.search("@br1 ([0-9a-f]{16}) ", " ".join(sys.argv))[1])
 """
 
@@ -237,7 +237,7 @@ def test_a_host_that_cannot_send_its_log_answers_all_the_same(job: Job) -> None:
     done = job.stacks(target, "--deadline=60", "-vv")
     told = lines_of(done.stderr)
     assert "load_batch" in done.stdout
-    assert any(one[-1].startswith("host answered host=here answer=Taken ") for one in told), done.stderr
+    assert any(one[-1].startswith("host answered host=here answer=SampleTaken ") for one in told), done.stderr
     assert not any(host for _, host, *_ in told)
 
 

@@ -14,19 +14,19 @@ from .terminals import Place
 RANKS = 2
 PROGRAM = """
 import os, sys, time
-from breakranks.inside.rank import folder, identity
-from breakranks.inside.rank.agent import Agent
+from breakranks.rank import rank_identity, run_dir
+from breakranks.rank.agent import RankAgent
 
 print("up", flush=True)
 sys.stdin.readline()
 lost = 0
 for _ in range(600):
-    agent = Agent(identity.who())
+    agent = RankAgent(rank_identity.who(), forked=lambda: None, left=lambda agent: None)
     path = f"{agent.path}/{agent.pid}.sock"
     time.sleep(0.0002)
     lost += not os.path.exists(path)
-    agent.wire.close()
-    folder.remove(agent.path, os.path.basename(path))
+    agent.server.close()
+    run_dir.remove(agent.path, os.path.basename(path))
 print("lost", lost)
 """
 

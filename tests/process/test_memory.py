@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from breakranks.inside import maps as memory_map
-from breakranks.inside import target
-from breakranks.inside.errors import Gone
-from breakranks.observe.memory import Memory, peek
+from breakranks.inject import memory_map as memory_map
+from breakranks.inject import target_process
+from breakranks.inject.inject_errors import ProcessGone
+from breakranks.observe.process_memory import Memory, peek
 
 DEADLINE = 90.0
 WAITS = "import os, sys\nprint('x', flush=True)\nsys.stdin.readline()\nos.execvp('cat', ['cat'])"
@@ -93,12 +93,12 @@ def test_a_process_that_ends_while_its_python_is_read(process: subprocess.Popen[
     pid = process.pid
     maps = memory_map.read(pid)
     with Memory(pid) as memory:
-        python = target._python(pid, maps, maps.libraries(), memory)
-        assert target._version(python, memory) == sys.version_info[:2]
+        python = target_process._python(pid, maps, maps.libraries(), memory)
+        assert target_process._version(python, memory) == sys.version_info[:2]
         _end(process)
         with pytest.raises(ProcessLookupError):
-            target._version(python, memory)
-        with pytest.raises(Gone):
-            target._read_or_gone(pid, maps, memory)
-    with pytest.raises(Gone):
-        target.read(pid)
+            target_process._version(python, memory)
+        with pytest.raises(ProcessGone):
+            target_process._read_or_gone(pid, maps, memory)
+    with pytest.raises(ProcessGone):
+        target_process.read(pid)

@@ -12,15 +12,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from breakranks.observe import files, glance, hints, locks, native, permissions, stacks, state
+from breakranks.observe import (
+    kernel_locks,
+    native_frames,
+    open_files,
+    permissions,
+    process_state,
+    pyspy_parse,
+    safe_locals,
+)
+from breakranks.observe.pyspy_run import PySpyRun
 from breakranks.observe.watchdog import Watchdog
-from breakranks.reach.head_start import HeadStart
 from breakranks.snapshot.model import Thread
 from support.processes import Processes
 from support.stalls import undisturbed
@@ -32,15 +39,15 @@ from .programs import python
 WAITS = "import time\ndef wait_here():\n  print('x'); time.sleep(500)\nwait_here()"
 
 
-def main_thread(pid: int) -> state.ThreadState:
-    return state.look(pid, state.Clock()).threads[0]
+def main_thread(pid: int) -> process_state.ThreadState:
+    return process_state.look(pid, process_state.IdleClock()).threads[0]
 
 
 @on_every_python
 def test_a_sleep_says_when_it_ends(interpreter: Interpreter) -> None:
     with python("import time; print('x'); time.sleep(500)", executable=interpreter.path) as process:
         thread = wait_for("its sleep", lambda: (t := main_thread(process.pid)).call is not None and t)
-        assert isinstance(thread, state.ThreadState)
+        assert isinstance(thread, process_state.ThreadState)
         assert thread.call is not None
         assert thread.call.name in ("clock_nanosleep", "select", "pselect6")
         assert thread.call.left is not None
@@ -54,7 +61,7 @@ def test_a_wait_with_a_timeout_says_when_it_ends(interpreter: Interpreter) -> No
         thread = wait_for(
             "its wait", lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t
         )
-        assert isinstance(thread, state.ThreadState) and thread.call is not None
+        assert isinstance(thread, process_state.ThreadState) and thread.call is not None
         assert thread.call.left is not None and 250 < thread.call.left <= 300
 
 
@@ -63,7 +70,7 @@ def test_a_wait_without_a_timeout_has_none() -> None:
         thread = wait_for(
             "its wait", lambda: (t := main_thread(process.pid)).call is not None and t.call.name == "futex" and t
         )
-        assert isinstance(thread, state.ThreadState) and thread.call is not None
+        assert isinstance(thread, process_state.ThreadState) and thread.call is not None
         assert thread.call.left is None
 
 
@@ -92,7 +99,7 @@ def test_the_file_of_a_blocked_read_is_named(tmp_path: Path) -> None:
     code = f"import os; f=os.open({str(fifo)!r}, os.O_RDWR); print('x'); os.read(f, 1)"
     with python(code) as process:
         call = wait_for("its read", lambda: (c := main_thread(process.pid).call) is not None and c.name == "read" and c)
-        opened, _ = files.opened(process.pid)
+        opened, _ = open_files.opened(process.pid)
         assert next(f for f in opened if f.fd == call.fd).path == str(fifo)  # type: ignore[attr-defined]
 
 
@@ -105,8 +112,8 @@ def test_a_socket_names_its_peer_and_whose_it_is() -> None:
             call = wait_for(
                 "its recv", lambda: (c := main_thread(process.pid).call) is not None and c.name == "recvfrom" and c
             )
-            _, inodes = files.opened(process.pid)
-            found = files.sockets(process.pid, inodes, frozenset({call.fd}))  # type: ignore[attr-defined]
+            _, inodes = open_files.opened(process.pid)
+            found = open_files.sockets(process.pid, inodes, frozenset({call.fd}))  # type: ignore[attr-defined]
             one = next(s for s in found if s.fd == call.fd)  # type: ignore[attr-defined]
             assert one.peer == f"127.0.0.1:{port}"
             assert one.status == "established"
@@ -123,15 +130,15 @@ def test_the_holder_of_a_flock_is_named(tmp_path: Path) -> None:
             call = wait_for(
                 "its flock", lambda: (c := main_thread(process.pid).call) is not None and c.name == "flock" and c
             )
-            thread = Thread(process.pid, "MainThread", call=call)  # type: ignore[arg-type]
-            (lock,) = locks.waited_for(process.pid, (thread,), locks.kernel_locks())
+            thread = Thread(tid=process.pid, name="MainThread", call=call)  # type: ignore[arg-type]
+            (lock,) = kernel_locks.waited_for(process.pid, (thread,), kernel_locks.kernel_locks())
             assert (lock.path, lock.holder, lock.kind) == (str(path), os.getpid(), "flock")
 
 
 def test_a_lock_file_that_nobody_has_open_has_no_holder(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("")
-    thread = Thread(1, "MainThread", hints={"_jit_compile.build_directory": str(tmp_path)})
-    (lock,) = locks.waited_for(os.getpid(), (thread,), [])
+    thread = Thread(tid=1, name="MainThread", hints={"_jit_compile.build_directory": str(tmp_path)})
+    (lock,) = kernel_locks.waited_for(os.getpid(), (thread,), [])
     assert lock.path == str(tmp_path / "lock")
     assert lock.holder == 0
     assert lock.age is not None and lock.age < 60
@@ -141,8 +148,8 @@ def test_a_lock_file_that_somebody_has_open_has_a_holder(tmp_path: Path) -> None
     path = tmp_path / "lock"
     path.write_text("")
     with python(f"f=open({str(path)!r}); print('x'); input()") as process:
-        thread = Thread(1, "MainThread", hints={"_poll.lock_filename": str(path)})
-        (lock,) = locks.waited_for(os.getpid(), (thread,), [])
+        thread = Thread(tid=1, name="MainThread", hints={"_poll.lock_filename": str(path)})
+        (lock,) = kernel_locks.waited_for(os.getpid(), (thread,), [])
         assert lock.holder == process.pid
         assert "input()" in lock.holder_command
 
@@ -151,7 +158,7 @@ def test_a_lock_file_that_somebody_has_open_has_a_holder(tmp_path: Path) -> None
 def test_a_sweep_reads_every_process_and_says_what_it_could_not(interpreter: Interpreter) -> None:
     with python(WAITS, executable=interpreter.path) as process, Processes() as others:
         not_python = others.start(["sleep", "500"])
-        found = stacks.sweep([process.pid, not_python.pid, 2**22 - 5])
+        found = pyspy_parse.sweep([process.pid, not_python.pid, 2**22 - 5])
     (thread,) = found[process.pid].threads
     assert thread.frames[-1].function == "wait_here"
     assert thread.frames[0].function == "<module>"
@@ -170,7 +177,7 @@ def test_threads_in_a_container_have_our_numbers(interpreter: Interpreter) -> No
         process = processes.start(words, stdout=subprocess.PIPE)
         assert process.stdout is not None and process.stdout.readline()
         pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
-        (found,) = stacks.sweep([pid], locals=False).values()
+        (found,) = pyspy_parse.sweep([pid], locals=False).values()
         assert sorted(thread.tid for thread in found.threads) == sorted(map(int, os.listdir(f"/proc/{pid}/task")))
 
 
@@ -178,35 +185,35 @@ def test_threads_in_a_container_have_our_numbers(interpreter: Interpreter) -> No
 def test_only_allowed_locals_leave_the_process(interpreter: Interpreter) -> None:
     code = "import time\ndef f(step, password):\n  print('x'); time.sleep(500)\nf(7, 'hunter2')"
     with python(code, executable=interpreter.path) as process:
-        found = stacks.sweep([process.pid])[process.pid]
+        found = pyspy_parse.sweep([process.pid])[process.pid]
     assert "hunter2" not in repr(found)
-    assert hints.keep("f", "/home/me/train.py", "step", "7") == "7"
-    assert hints.keep("f", "/home/me/train.py", "step", "'text'") is None
-    assert hints.keep("f", "/home/me/train.py", "password", "7") is None
-    assert hints.keep("recv", "/x/site-packages/torch/distributed/distributed_c10d.py", "src", "3") == "3"
-    assert hints.keep("recv", "/home/me/mine.py", "src", "3") is None
-    assert hints.keep("f", "/home/me/train.py", "p", "'/data/x.lock'") == "/data/x.lock"
-    assert hints.keep("f", "/home/me/train.py", "password", "'gridlock'") is None
+    assert safe_locals.keep("f", "/home/me/train.py", "step", "7") == "7"
+    assert safe_locals.keep("f", "/home/me/train.py", "step", "'text'") is None
+    assert safe_locals.keep("f", "/home/me/train.py", "password", "7") is None
+    assert safe_locals.keep("recv", "/x/site-packages/torch/distributed/distributed_c10d.py", "src", "3") == "3"
+    assert safe_locals.keep("recv", "/home/me/mine.py", "src", "3") is None
+    assert safe_locals.keep("f", "/home/me/train.py", "p", "'/data/x.lock'") == "/data/x.lock"
+    assert safe_locals.keep("f", "/home/me/train.py", "password", "'gridlock'") is None
 
 
 def test_the_mark_of_a_frames_values_cannot_be_guessed_back() -> None:
     """GIVEN the same values in two runs of ours THEN their marks differ: there is a key that nobody has."""
-    code = "from breakranks.observe import hints; print(hints.progress(['1234']))"
+    code = "from breakranks.observe.safe_locals import progress; print(progress(['1234']))"
     marks = {subprocess.check_output([sys.executable, "-c", code]) for _ in range(3)}
     assert len(marks) == 3
-    assert hints.progress(["1234"]) == hints.progress(["1234"]) != hints.progress(["1235"])
+    assert safe_locals.progress(["1234"]) == safe_locals.progress(["1234"]) != safe_locals.progress(["1235"])
 
 
 @on_every_python
 def test_a_stopped_process_is_read_and_stays_stopped(interpreter: Interpreter) -> None:
     with python(WAITS, executable=interpreter.path) as process:
         process.send_signal(signal.SIGSTOP)
-        wait_for("its stop", lambda: state.process_state(process.pid) == "T")
+        wait_for("its stop", lambda: process_state.process_state(process.pid) == "T")
         with Watchdog() as dog:
             dog.guard(process.pid)
-            found = stacks.sweep([process.pid], gently=lambda pid: True)
+            found = pyspy_parse.sweep([process.pid], gently=lambda pid: True)
         assert found[process.pid].threads[0].frames[-1].function == "wait_here"
-        assert state.process_state(process.pid) == "T"
+        assert process_state.process_state(process.pid) == "T"
 
 
 @on_every_python
@@ -215,7 +222,7 @@ def test_native_frames_lie_below_the_python_frame(interpreter: Interpreter) -> N
         "import threading; l=threading.Lock(); l.acquire(); print('x'); l.acquire()", executable=interpreter.path
     ) as process:
         wait_for("its sleep", lambda: main_thread(process.pid).call is not None)
-        found, clean = native.sweep([process.pid])
+        found, clean = native_frames.sweep([process.pid])
     assert clean
     frames = found[process.pid].threads[0].frames
     names = [frame.function for frame in frames]
@@ -233,7 +240,7 @@ def test_a_native_worker_that_gets_stuck_is_given_up(monkeypatch: pytest.MonkeyP
         stuck.write_text("#!/bin/sh\nexec sleep 600\n")
         stuck.chmod(0o700)
         monkeypatch.setattr(sys, "executable", str(stuck))  # the sweep ends its workers in any case
-        found, clean = native.sweep([one.pid, two.pid], deadline=0.1)
+        found, clean = native_frames.sweep([one.pid, two.pid], deadline=0.1)
     assert not clean
     assert set(found) == {one.pid, two.pid}
     assert all(stacks.problem is not None for stacks in found.values())
@@ -250,20 +257,20 @@ def test_the_watchdog_continues_what_a_killed_inspector_left_stopped() -> None:
             "print('x', flush=True); time.sleep(500)\n"
         )
         with python(inspector, str(target.pid)) as process:
-            wait_for("its stop", lambda: state.process_state(target.pid) == "T")
+            wait_for("its stop", lambda: process_state.process_state(target.pid) == "T")
             process.kill()
             process.wait()
-            wait_for("its sleep", lambda: state.process_state(target.pid) == "S")
+            wait_for("its sleep", lambda: process_state.process_state(target.pid) == "S")
 
 
 def test_the_watchdog_leaves_alone_what_was_stopped_before() -> None:
     with python("import time; print('x'); time.sleep(500)") as target:
         target.send_signal(signal.SIGSTOP)
-        wait_for("its stop", lambda: state.process_state(target.pid) == "T")
+        wait_for("its stop", lambda: process_state.process_state(target.pid) == "T")
         dog = Watchdog()
         dog.guard(target.pid)
         dog.close(clean=False)
-        assert state.process_state(target.pid) == "T"
+        assert process_state.process_state(target.pid) == "T"
 
 
 def test_another_users_process_names_the_user_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,15 +283,15 @@ def test_another_users_process_names_the_user_and_the_remedy(monkeypatch: pytest
 def test_a_traced_process_names_its_tracer() -> None:
     with python("import time; print('x'); time.sleep(500)") as target, Processes() as others:
         tracer = others.start(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
-        wait_for("strace", lambda: state.tracer_of(target.pid) == tracer.pid)
-        problem = stacks.sweep([target.pid])[target.pid].problem
+        wait_for("strace", lambda: process_state.tracer_of(target.pid) == tracer.pid)
+        problem = pyspy_parse.sweep([target.pid])[target.pid].problem
         tracer.terminate()
         tracer.wait()
     assert problem is not None
     assert f"process {tracer.pid}" in problem.what
 
 
-def innermost(found: stacks.PythonStacks) -> str:
+def innermost(found: pyspy_parse.PythonStacks) -> str:
     assert found.problem is None, found.problem
     return found.threads[0].frames[-1].function
 
@@ -295,7 +302,7 @@ def test_another_tool_that_looks_for_a_moment_is_waited_for(monkeypatch: pytest.
     with python(WAITS) as target, Processes() as others:
         for _ in range(5):
             tracer = others.start(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
-            wait_for("strace", lambda tracer=tracer: state.tracer_of(target.pid) == tracer.pid)  # type: ignore[misc]
+            wait_for("strace", lambda tracer=tracer: process_state.tracer_of(target.pid) == tracer.pid)  # type: ignore[misc]
 
             def refused(pid: int, said: str, tracer: subprocess.Popen[Any] = tracer) -> bool:
                 found = for_now(pid, said)
@@ -304,23 +311,23 @@ def test_another_tool_that_looks_for_a_moment_is_waited_for(monkeypatch: pytest.
                 return found
 
             monkeypatch.setattr(permissions, "for_now", refused)
-            assert innermost(stacks.sweep([target.pid])[target.pid]) == "wait_here"
+            assert innermost(pyspy_parse.sweep([target.pid])[target.pid]) == "wait_here"
             assert tracer.poll() is not None, "we were not refused"
 
 
 def test_two_who_look_at_once_both_see() -> None:
     with python(WAITS) as target:
         for _ in range(15):
-            found: list[stacks.PythonStacks] = []
+            found: list[pyspy_parse.PythonStacks] = []
 
-            def look(found: list[stacks.PythonStacks] = found) -> None:
-                found.append(stacks.sweep([target.pid])[target.pid])
+            def look(found: list[pyspy_parse.PythonStacks] = found) -> None:
+                found.append(pyspy_parse.sweep([target.pid])[target.pid])
 
             lookers = [threading.Thread(target=look) for _ in range(2)]
-            for looker in lookers:
-                looker.start()
-            for looker in lookers:
-                looker.join()
+            for inspector in lookers:
+                inspector.start()
+            for inspector in lookers:
+                inspector.join()
             assert [innermost(one) for one in found] == ["wait_here"] * 2
 
 
@@ -330,64 +337,15 @@ def inspectors() -> list[int]:
     return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "py-spy"]
 
 
-@pytest.fixture
-def ports() -> Iterator[list[int]]:
-    """Two numbers that no other job on this machine has, of other tests neither."""
-    with socket.socket() as one, socket.socket() as two:
-        for taken in (one, two):
-            taken.bind(("127.0.0.1", 0))
-        yield [one.getsockname()[1], two.getsockname()[1]]
-
-
-@contextlib.contextmanager
-def torch_rank(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with python(WAITS, env={**told, "TORCHELASTIC_RUN_ID": "test"}) as process:
-        yield process
-
-
-def test_a_glance_finds_the_ranks_of_one_torch_job(ports: list[int]) -> None:
-    key = f"torchrun-{ports[0]}"
-    with torch_rank(ports[0]) as rank, torch_rank(ports[1]):
-        assert glance.torch_ranks(key) == {0: rank.pid}
-        assert glance.torch_ranks(key[:-2]) == {}
-        assert glance.torch_ranks() == {}, "two jobs are a doubt"
-        with torch_rank(ports[0]):
-            assert glance.torch_ranks(key) == {}, "so are two of one rank"
-
-
-def test_a_head_start_goes_on_by_itself() -> None:
-    """GIVEN more processes than CPUs WHEN nobody asks for the answers THEN all are looked at nevertheless."""
+def test_a_look_that_is_given_up_leaves_nothing_behind() -> None:
+    """GIVEN more processes than CPUs WHEN whoever asked leaves after the first answer THEN no py-spy is left."""
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(python(WAITS)).pid for _ in range((os.cpu_count() or 2) + 3)]
-        begun = HeadStart(targets)
-        wait_for("all to be looked at", lambda: not begun.busy)
-        found = begun.stacks()
-        begun.close()
-    assert [innermost(found[pid]) for pid in targets] == ["wait_here"] * len(targets)
-    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
-    assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_a_head_start_that_nobody_wants_leaves_nothing_behind() -> None:
-    with python(WAITS) as one, python(WAITS) as two:
-        for wait in (0.0, 0.002, 0.004, 0.006, 0.008, 0.012):
-            begun = HeadStart([one.pid, two.pid])
-            time.sleep(wait)
-            begun.close(clean=False)
-            assert inspectors() == []
-            assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
-            wait_for("its sleep", lambda: state.process_state(one.pid) == state.process_state(two.pid) == "S")
-
-
-def test_stacks_of_a_guessed_rank_are_those_of_the_found_one(ports: list[int]) -> None:
-    key = f"torchrun-{ports[0]}"
-    with torch_rank(ports[0]) as rank:
-        words = [str(Path(sys.executable).parent / "breakranks"), "stacks", "--full"]
-        with Processes() as processes:
-            # The start of a key is enough to select a job, and too little to guess from.
-            ways = (["--job", key], ["--job", key[:-1]], [f"pid:{rank.pid}"])
-            said = [processes.call([*words, *way]) for way in ways]
-    assert [done.returncode for done in said] == [0, 0, 0], said
-    tails = {done.stdout.partition("\n")[2] for done in said}
-    assert len(tails) == 1 and "wait_here" in tails.pop()
+        answers = PySpyRun(targets).answers()
+        assert next(answers).pid in targets
+        assert inspectors() != []
+        answers.close()  # type: ignore[attr-defined]
+        assert inspectors() == []
+        assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        found = pyspy_parse.sweep(targets)
+        assert [innermost(found[pid]) for pid in targets] == ["wait_here"] * len(targets)

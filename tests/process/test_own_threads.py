@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from breakranks.backend.sampler import Sampler
 from breakranks.jobs.targets import job_of_pids
-from breakranks.observe.table import read_table
-from breakranks.reach.local import Session
+from breakranks.observe.process_table import read_table
 
 from .attaching import Target, run, words_of
 from .terminals import BREAKRANKS, Place, wait_for
@@ -63,7 +63,7 @@ def test_a_stop_is_shown_at_the_line_of_the_program(place: Place) -> None:
     console.prompt()
     console.ask("interrupt")
     frames = wait_for("the prompt in its stack", lambda: _stopped(place, target))
-    assert [name for name, file in frames if "/breakranks/inside/" in file] == ["at_prompt"], frames
+    assert [name for name, file in frames if "/breakranks/rank/" in file] == ["at_prompt"], frames
     assert not any(file.endswith(("bdb.py", "pdb.py", "cmd.py", "selectors.py")) for _, file in frames), frames
     console.keys("quit\r")
     target.left()
@@ -82,7 +82,7 @@ def test_a_sleep_that_has_ended_is_not_said_of_the_line_after_it() -> None:
     assert process.stdout is not None
     try:
         process.stdout.readline()
-        with Session(job_of_pids(read_table(), [process.pid])) as session:
+        with Sampler(job_of_pids(read_table(), [process.pid])) as session:
             for _ in range(SAMPLES):
                 session.sample()
             snapshot = session.snapshot()

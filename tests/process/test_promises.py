@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from breakranks.observe import state
+from breakranks.observe import process_state
 from support.processes import alive
 from support.targets import THIS, Interpreter, on_every_python
 from support.waiting import DEADLINE_SECONDS, wait_for
@@ -71,14 +71,16 @@ def test_killed_at_any_moment_it_leaves_every_rank_running(tmp_path: Path, inter
         words = [BREAKRANKS, "why", "pid:" + ",".join(str(rank.pid) for rank in ranks)]
         wait_for_progress(paths)
         for _ in range(ROUNDS if interpreter == THIS else ROUNDS_ELSEWHERE):
-            looker = place.start(words, stdout=subprocess.DEVNULL, start_new_session=True)
+            inspector = place.start(words, stdout=subprocess.DEVNULL, start_new_session=True)
             time.sleep(moments.uniform(0.05, 1.6))
             # The whole group: py-spy and the native workers die with it. The watchdog has a session of its own.
-            os.killpg(looker.pid, signal.SIGKILL)
-            looker.wait()
+            os.killpg(inspector.pid, signal.SIGKILL)
+            inspector.wait()
             wait_for_progress(paths)
         # A worker that reads C frames has a session of its own too, and ends what it has begun.
-        wait_for("no rank to be stopped", lambda: not any(state.process_state(rank.pid) in "TtZX" for rank in ranks))
+        wait_for(
+            "no rank to be stopped", lambda: not any(process_state.process_state(rank.pid) in "TtZX" for rank in ranks)
+        )
     for path in paths:
         turns, digest = path.read_text().split()
         assert digest == expected(int(turns))
@@ -91,7 +93,9 @@ def test_a_worker_whose_reader_has_gone_stops_nobody(tmp_path: Path) -> None:
         ours, theirs = os.pipe()
         os.close(ours)
         try:
-            worker = place.start([sys.executable, "-m", "breakranks.observe.native", str(rank.pid)], stdout=theirs)
+            worker = place.start(
+                [sys.executable, "-m", "breakranks.observe.native_frames", str(rank.pid)], stdout=theirs
+            )
         finally:
             os.close(theirs)
         assert worker.wait(DEADLINE_SECONDS) == 0  # else it would have failed to write what it saw
@@ -101,13 +105,13 @@ def test_nothing_of_ours_is_left_running(tmp_path: Path) -> None:
     """GIVEN a look that was interrupted THEN the watchdog, too, is gone a moment later."""
     with Place(tmp_path) as place:
         rank = place.start([sys.executable, "-c", "import time; time.sleep(600)"])
-        looker = place.start(
+        inspector = place.start(
             [BREAKRANKS, "why", f"pid:{rank.pid}", "--interval", "600"],
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        children = Path(f"/proc/{looker.pid}/task/{looker.pid}/children")
+        children = Path(f"/proc/{inspector.pid}/task/{inspector.pid}/children")
         ours = [int(pid) for pid in wait_for("the watchdog", lambda: children.read_text().split())]
-        looker.send_signal(signal.SIGINT)
-        assert looker.wait(DEADLINE_SECONDS) == 130
+        inspector.send_signal(signal.SIGINT)
+        assert inspector.wait(DEADLINE_SECONDS) == 130
         wait_for("all of ours to be gone", lambda: not any(alive(pid) for pid in ours))

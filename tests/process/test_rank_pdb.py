@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.debug.session import Session
+from breakranks.console.debug_session import DebugSession
 from breakranks.rankset import RankSet
 from support.processes import Processes
 from support.targets import SOURCE, Interpreter, on_every_python
@@ -30,7 +30,7 @@ class Job:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.session = Session()
+        self.session = DebugSession()
 
     def ask(self, line: str, *, interrupt: bool = False) -> str:
         pending = self.session.start(line, ONLY)

@@ -279,7 +279,7 @@ def test_users_of_one_host_are_one_host(br: Br) -> None:
 
 
 def test_a_secret_of_the_target_goes_into_no_snapshot(br: Br, tmp_path: Path) -> None:
-    from breakranks.snapshot.file import load
+    from breakranks.snapshot.snapshot_file import load
 
     file = tmp_path / "kept.brk"
     target = "exec:env API_TOKEN=hunter2hunter2 {host}@here"

@@ -26,11 +26,11 @@ import pytest
 
 import breakranks
 from breakranks.errors import UsageError
-from breakranks.observe.sweep import py_spy
-from breakranks.reach.lines import Reader, Said, Writer
-from breakranks.reach.messages import Clock, Find, Hello, Jobs, Report
-from breakranks.reach.shipping import bundle, settle
-from breakranks.reach.shipping.command import remote_command
+from breakranks.hosts.bootstrap import bundle, install
+from breakranks.hosts.bootstrap.shell_command import remote_command
+from breakranks.hosts.framing import FramedMessage, FrameReader, FrameWriter
+from breakranks.hosts.host_messages import ClockReply, FindJobs, Hello, JobsFound, Report
+from breakranks.observe.pyspy_run import py_spy
 from support.processes import Processes
 from support.waiting import DEADLINE_SECONDS as DEADLINE
 from support.waiting import wait_for
@@ -55,8 +55,8 @@ class Remote:
         cwd: Path | None = None,
         **more: Any,
     ) -> None:
-        self.reader, self.writer = Reader(NONCE), Writer(NONCE, 48_000)
-        self.messages: list[Said] = []
+        self.reader, self.writer = FrameReader(NONCE), FrameWriter(NONCE, 48_000)
+        self.messages: list[FramedMessage] = []
         self.raw = b""
         self.processes = Processes()
         self.process = self.processes.start(
@@ -71,7 +71,7 @@ class Remote:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.inp, self.out = self.process.stdin.fileno(), self.process.stdout.fileno()
 
-    def next(self) -> Said:
+    def next(self) -> FramedMessage:
         end = time.monotonic() + DEADLINE
         while not self.messages:
             assert select.select([self.out], [], [], max(0, end - time.monotonic()))[0], "it says nothing"
@@ -95,7 +95,7 @@ class Remote:
             said = self.next()
             assert said.kind == b"m", said
             found: Report = msgspec.msgpack.decode(said.body, type=Report)
-            if not isinstance(found, Clock):
+            if not isinstance(found, ClockReply):
                 return found
 
     def hello(self) -> Hello:
@@ -221,14 +221,14 @@ def test_ships_what_is_lacking_and_leaves_nothing(bare: str, place: Path, remote
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert b"py-spy" in subprocess.run([folder / "bin" / "py-spy", "--version"], check=True, capture_output=True).stdout
     # What it starts itself finds the same: here, as the worker for native stacks does.
-    script = "import breakranks.observe.native, msgspec; print(msgspec.__file__)"
+    script = "import breakranks.observe.native_frames, msgspec; print(msgspec.__file__)"
     if importlib.util.find_spec("pystack"):  # it has no wheel for every Python
         script = f"import pystack.engine; {script}"
     done = subprocess.run(
         [bare, "-c", script], env={"PYTHONPATH": str(folder / "lib")}, check=True, capture_output=True
     )
     assert done.stdout.decode().startswith(str(folder))
-    assert isinstance(remote.ask(Find(1)), Jobs)
+    assert isinstance(remote.ask(FindJobs(1)), JobsFound)
     numbers = [int(line.split()[3]) for line in remote.raw.splitlines() if line.split()[4] == b"."]
     assert numbers == list(range(len(numbers)))  # the agent counts on
     assert remote.end() == 0
@@ -243,7 +243,7 @@ def test_without_a_msgspec_that_fits_the_stand_in_is_used(bare: str, place: Path
     assert remote.hello().shipped
     (name,) = folders(place)
     assert not (place / name / "lib" / "msgspec").exists()
-    assert isinstance(remote.ask(Find(1)), Jobs)
+    assert isinstance(remote.ask(FindJobs(1)), JobsFound)
     assert remote.end() == 0
     wait_for("the folder is removed", lambda: not folders(place))
 
@@ -262,7 +262,7 @@ def test_another_breakranks_is_not_used(bare: str, place: Path, tmp_path: Path, 
     assert "msgspec" not in need["have"]
     remote.supply(need, tools=())
     assert remote.hello().version == breakranks.__version__
-    assert isinstance(remote.ask(Find(1)), Jobs)
+    assert isinstance(remote.ask(FindJobs(1)), JobsFound)
     shutil.rmtree(old / "msgspec")
     remote = Remote(remote_command(NONCE), environ={**go_to(place), "PYTHONPATH": str(old)})
     remotes.append(remote)
@@ -293,8 +293,8 @@ def test_nothing_of_it_is_taken_for_a_rank(bare: str, place: Path, remotes: list
     remotes.append(remote)
     remote.supply(remote.stage(), tools=())
     remote.hello()
-    found = remote.ask(Find(1))
-    assert isinstance(found, Jobs)
+    found = remote.ask(FindJobs(1))
+    assert isinstance(found, JobsFound)
     assert "771177" not in repr(found)
 
 
@@ -338,10 +338,12 @@ def test_what_is_said_to_other_hosts_is_not_heard(bare: str, place: Path, remote
     *files, go = bundle.supply(need, tools=())
     for body in files:
         remote.send(body, who="*")
-    both = remote.writer.lines("*", go[:1], go[1:]) + remote.writer.lines(HOST, b"m", msgspec.msgpack.encode(Find(1)))
+    both = remote.writer.lines("*", go[:1], go[1:]) + remote.writer.lines(
+        HOST, b"m", msgspec.msgpack.encode(FindJobs(1))
+    )
     assert os.write(remote.inp, both) == len(both) < select.PIPE_BUF
     assert remote.hello().shipped
-    assert isinstance(remote.report(), Jobs)  # what came right behind was not lost
+    assert isinstance(remote.report(), JobsFound)  # what came right behind was not lost
 
 
 def test_nobody_says_anything(bare: str, place: Path, remotes: list[Remote]) -> None:
@@ -498,7 +500,7 @@ def test_a_full_disk_is_passed_over(bare: str, remotes: list[Remote]) -> None:
     assert hello.shipped
     (name,) = [one for one in os.listdir(f"/proc/{hello.pid}/root/dev/shm") if one.startswith("breakranks-")]
     assert os.path.exists(f"/proc/{hello.pid}/root/dev/shm/{name}/bin/py-spy")
-    assert isinstance(remote.ask(Find(1)), Jobs)
+    assert isinstance(remote.ask(FindJobs(1)), JobsFound)
 
 
 @needs_mounts
@@ -512,7 +514,7 @@ def test_nothing_can_be_written_at_all(how: str, bare: str, remotes: list[Remote
     remotes.append(remote)
     remote.supply(remote.stage())
     assert not remote.hello().shipped
-    assert isinstance(remote.ask(Find(1)), Jobs)
+    assert isinstance(remote.ask(FindJobs(1)), JobsFound)
     assert remote.end() == 0
 
 
@@ -528,7 +530,7 @@ def test_where_nothing_may_be_executed(bare: str, remotes: list[Remote]) -> None
     assert hello.shipped
     (name,) = [one for one in os.listdir(f"/proc/{hello.pid}/root/tmp") if one.startswith("breakranks-")]
     assert not os.listdir(f"/proc/{hello.pid}/root/tmp/{name}/bin")
-    assert isinstance(remote.ask(Find(1)), Jobs)
+    assert isinstance(remote.ask(FindJobs(1)), JobsFound)
 
 
 # ---- what others left
@@ -545,7 +547,7 @@ def left_over(place: Path, name: str, *, alive: bool = True) -> Path:
 
 
 def test_sweeps_what_dead_ones_left(place: Path) -> None:
-    begin = settle.beginning(HOST)
+    begin = install.beginning(HOST)
     dead = left_over(place, f"{begin}1")
     used = left_over(place, f"{begin}2")
     new = left_over(place, f"{begin}3", alive=False)
@@ -555,20 +557,20 @@ def test_sweeps_what_dead_ones_left(place: Path) -> None:
     run = left_over(place, f"breakranks-{os.geteuid()}")
     with open(used / "alive", "rb+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        settle.sweep(str(place), HOST)
+        install.sweep(str(place), HOST)
     assert [one.exists() for one in (dead, old)] == [False] * 2
     assert [one.exists() for one in (used, new, elsewhere, run)] == [True] * 4
 
 
 def test_sweeping_follows_no_link(place: Path, tmp_path: Path) -> None:
     victim = left_over(tmp_path, "victim")
-    begin = settle.beginning(HOST)
+    begin = install.beginning(HOST)
     (place / f"{begin}1").symlink_to(victim)
     inner = left_over(place, f"{begin}2")
     (inner / "link").symlink_to(victim)
     by_lock = left_over(place, f"{begin}3", alive=False)
     (by_lock / "alive").symlink_to(victim / "alive")
-    settle.sweep(str(place), HOST)
+    install.sweep(str(place), HOST)
     assert (victim / "lib" / "x.py").exists()
     assert (place / f"{begin}1").is_symlink()
     assert not inner.exists()
@@ -577,27 +579,27 @@ def test_sweeping_follows_no_link(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root can make a folder that is another user's")
 def test_what_another_user_made_is_left_alone(place: Path) -> None:
-    theirs = left_over(place, f"{settle.beginning(HOST)}1")
+    theirs = left_over(place, f"{install.beginning(HOST)}1")
     os.chown(theirs, 65534, 65534)
-    settle.sweep(str(place), HOST)
+    install.sweep(str(place), HOST)
     assert theirs.exists()
-    assert not settle.is_safe(str(theirs))
+    assert not install.is_safe(str(theirs))
 
 
 def test_a_place_where_others_can_exchange_folders_is_not_used(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    assert not settle.is_safe(str(open_to_all))
+    assert not install.is_safe(str(open_to_all))
     open_to_all.chmod(0o1777)
-    assert settle.is_safe(str(open_to_all))
+    assert install.is_safe(str(open_to_all))
 
 
 # ---- what is sent
 
 
 def test_digest_tells_one_state_of_the_package_from_another(tmp_path: Path) -> None:
-    from breakranks.reach.shipping.arrive import digest_of
+    from breakranks.hosts.bootstrap.stage1 import digest_of
 
     root = os.path.dirname(os.path.dirname(os.path.dirname(bundle.__file__)))
     copy = tmp_path / "copy"

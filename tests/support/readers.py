@@ -24,7 +24,7 @@ import msgspec
 
 from breakranks.errors import BreakranksError, SnapshotError
 from breakranks.rankset import RankSet
-from breakranks.snapshot import file as snapshot_file
+from breakranks.snapshot import snapshot_file as snapshot_file
 from breakranks.snapshot.model import Snapshot
 
 from .mutations import mutated_bytes, mutated_value
@@ -72,26 +72,26 @@ def tried(name: str, data: bytes) -> str:
 
 def _looked_at(snapshot: Snapshot) -> None:
     """Everything that is shown of a snapshot."""
-    from breakranks.explain import explain
-    from breakranks.explain.collectives.ledger import Ledger
-    from breakranks.show import live, table, tree
-    from breakranks.show.collectives import collectives_lines
+    from breakranks.explain.collectives.progress import CollectiveProgress
+    from breakranks.explain.verdict import explain
+    from breakranks.show import ps_lines, stack_tree, top_view
+    from breakranks.show.collective_lines import collectives_lines
     from breakranks.show.collectives_json import collectives_json
-    from breakranks.show.json import ps_json, stacks_json, to_text, why_json
-    from breakranks.show.standing import standings
-    from breakranks.show.style import Look, render
-    from breakranks.show.verdict import why_lines
+    from breakranks.show.group_progress import standings
+    from breakranks.show.json_output import ps_json, stacks_json, to_text, why_json
+    from breakranks.show.terminal_text import TerminalStyle, render
+    from breakranks.show.verdict_lines import why_lines
 
-    look = Look(width=100)
+    look = TerminalStyle(width=100)
     diagnosis = explain(snapshot)
-    ledger = Ledger(snapshot)
+    ledger = CollectiveProgress(snapshot)
     groups = standings(ledger)
     for lines in (
         why_lines(snapshot, diagnosis, look),
-        tree.stacks_lines(snapshot, look, threads=True, native=True),
-        tree.stacks_lines(snapshot, look, flat=True),
-        table.ps_lines([snapshot], look),
-        live.frame_lines(snapshot, diagnosis, look, height=40),
+        stack_tree.stacks_lines(snapshot, look, threads=True, native=True),
+        stack_tree.stacks_lines(snapshot, look, flat=True),
+        ps_lines.ps_lines([snapshot], look),
+        top_view.frame_lines(snapshot, diagnosis, look, height=40),
         collectives_lines(ledger, groups, look, history=3),
     ):
         render(lines, look)
@@ -117,8 +117,8 @@ def _snapshots() -> tuple[bytes, ...]:
 
 
 def _of_dumps(folder: Path) -> Snapshot:
-    from breakranks.observe.recorder.folder import _read_file, files
-    from breakranks.reach.dumps import together
+    from breakranks.observe.dump_snapshot import together
+    from breakranks.observe.recorder.dump_folder import _read_file, files
 
     return together(str(folder), map(_read_file, files(str(folder))))
 
@@ -138,7 +138,7 @@ def _sealed(plain: bytes) -> bytes:
 
 
 def _vary_snapshot(chance: random.Random, data: bytes) -> bytes:
-    plain = zlib.decompress(data[snapshot_file.HEADER_SIZE :])
+    plain = zlib.decompress(data[snapshot_file.HEADER_BYTES :])
     if chance.random() < 0.3:
         return _sealed(mutated_bytes(chance, plain))
     return _sealed(_packed(_several(chance, msgspec.msgpack.decode(plain))))
@@ -178,8 +178,8 @@ def _dumps(kind: str) -> tuple[bytes, ...]:
 
 def _read_dump(data: bytes) -> None:
     """Beside a good one, as ``why DIR`` does: that must be read whatever the other is."""
-    from breakranks.observe.recorder.folder import Left, Read, _read_file, files
-    from breakranks.reach.dumps import together
+    from breakranks.observe.dump_snapshot import together
+    from breakranks.observe.recorder.dump_folder import Left, Read, _read_file, files
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "nccl_trace_rank_1").write_bytes(data)
@@ -193,7 +193,7 @@ def _read_dump(data: bytes) -> None:
 
 @cache
 def _good_dump() -> tuple[Any, ...]:
-    from breakranks.observe.recorder.folder import Read, _read_file, files
+    from breakranks.observe.recorder.dump_folder import Read, _read_file, files
 
     found = _read_file(files(str(DATA / "flight" / "missing"))[0])
     assert isinstance(found, Read)
@@ -227,17 +227,17 @@ def _facts() -> tuple[bytes, ...]:
 
 
 def _read_facts(data: bytes) -> None:
-    from breakranks.observe.recorder.answer import read_answer
-    from breakranks.reach import answers
-    from breakranks.reach.questions import Library, Thread, questions
+    from breakranks.introspect import answers
+    from breakranks.introspect.questions import SeenThread, SourceCache, questions
+    from breakranks.observe.recorder.live_recorder import read_answer
     from breakranks.snapshot.model import Frame
 
-    threads = (Thread(7, (Frame("main", "/home/me/train.py", 7), Frame("wait", "/x/threading.py", 3))),)
+    threads = (SeenThread(7, (Frame("main", "/home/me/train.py", 7), Frame("wait", "/x/threading.py", 3))),)
     try:
         said = answers.read(data)
     except ValueError as error:
         raise BreakranksError(f"not understood: {error}", "as reach.recorders says") from None
-    answers.inside(said, questions(Library(), 1, 0.0, threads), threads, 1)
+    answers.inside(said, questions(SourceCache(), 1, 0.0, threads), threads, 1)
     if said.flight:
         try:
             read_answer(said.flight)
@@ -250,50 +250,74 @@ def _read_facts(data: bytes) -> None:
 
 @cache
 def _host_lines() -> tuple[bytes, ...]:
-    from breakranks.jobs.find import Found, FoundJob, FoundRank
-    from breakranks.reach import messages as m
-    from breakranks.reach.lines import JSON, MSGPACK, Writer
+    from breakranks.hosts import host_messages as m
+    from breakranks.hosts.framing import JSON, MSGPACK, FrameWriter
+    from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
     from breakranks.snapshot.model import Job, Missing, Problem
 
-    job = Job("torchrun-29500", "torchrun", 4, 1000.0, ("torchrun", "train.py"), {"MASTER_ADDR": "n1"}, 7)
+    job = Job(
+        key="torchrun-29500",
+        launcher="torchrun",
+        world_size=4,
+        started=1000.0,
+        command=("torchrun", "train.py"),
+        ids={"MASTER_ADDR": "n1"},
+        launcher_pid=7,
+    )
     ranks = (FoundRank(0, 11, 0), FoundRank(1, 12, 1))
-    found = Found((FoundJob(job, ranks, (Missing("2-3", "elsewhere"),)),), (Problem("pid 9 is closed", "sudo"),))
+    found = LocalJobs((FoundJob(job, ranks, (Missing("2-3", "elsewhere"),)),), (Problem("pid 9 is closed", "sudo"),))
     said: list[Any] = [
-        m.Hello(m.PROTOCOL, "0.1", "3.11", "n1", "me", 5, 1000.0, "x", ("n1.x",), ("10.0.0.1",), True),
-        m.Jobs(1, found),
-        m.Taken(2, _snapshots()[0]),
-        m.Attached(3, ({"job": "x", "rank": 0},), ({"rank": 1, "what": "no"},)),
-        m.Told(4, ({"rank": 0, "answer": {"rank": 0, "text": "1"}},)),
-        m.Checked(5, (m.Step("ranks", True, "2"),)),
-        m.Failed(6, "no", "do"),
-        m.Data(7, b"{}\n"),
-        m.Find(1, ("1", "0")),
-        m.Sample(2, m.Look("torchrun-29500", "0-1"), 1, True, True, "all", 3),
-        m.Eval(3, "k", None, "0-1", {"source": "x"}, 5.0),
-        m.Connect(4, 1, "/run/x.sock"),
+        m.Hello(
+            protocol=m.PROTOCOL,
+            version="0.1",
+            python="3.11",
+            host="n1",
+            user="me",
+            pid=5,
+            time=1000.0,
+            same="x",
+            aliases=("n1.x",),
+            addresses=("10.0.0.1",),
+            shipped=True,
+        ),
+        m.JobsFound(1, found),
+        m.SampleTaken(2, _snapshots()[0]),
+        m.AgentsAttached(3, ({"job": "x", "rank": 0},), ({"rank": 1, "what": "no"},)),
+        m.Evaluated(4, ({"rank": 0, "answer": {"rank": 0, "text": "1"}},)),
+        m.HostChecked(5, (m.CheckStep("ranks", True, "2"),)),
+        m.RequestFailed(6, "no", "do"),
+        m.LinkData(7, b"{}\n"),
+        m.FindJobs(1, ("1", "0")),
+        m.TakeSample(
+            id=2, look=m.SelectJob("torchrun-29500", "0-1"), samples=1, native=True, recorders=True, visit="all", keep=3
+        ),
+        m.Evaluate(id=3, key="k", ranks=None, takers="0-1", question={"source": "x"}, deadline=5.0),
+        m.OpenLink(4, 1, "/run/x.sock"),
     ]
     stage = {"stage": "need", "python": "3.11", "suffix": "x", "machine": "x86_64", "magic": "a", "have": ["msgspec"]}
-    lines = [Writer(_NONCE, 600, at).lines("n1", MSGPACK, msgspec.msgpack.encode(one)) for at, one in enumerate(said)]
-    lines.append(Writer(_NONCE, 600, 50).lines("n2", JSON, json.dumps(stage).encode()))
+    lines = [
+        FrameWriter(_NONCE, 600, at).lines("n1", MSGPACK, msgspec.msgpack.encode(one)) for at, one in enumerate(said)
+    ]
+    lines.append(FrameWriter(_NONCE, 600, 50).lines("n2", JSON, json.dumps(stage).encode()))
     return (*lines, b"".join([b"Welcome to n1\n", *lines]))
 
 
 def _read_host_lines(data: bytes) -> None:
-    from breakranks.reach import lines
-    from breakranks.reach.checking import Stage
-    from breakranks.reach.messages import Report, Request
+    from breakranks.hosts import framing
+    from breakranks.hosts.host_messages import Report, Request
+    from breakranks.hosts.input_checks import StageReport
 
-    reader = lines.Reader(_NONCE)
+    reader = framing.FrameReader(_NONCE)
     heard = [said for at in range(0, len(data), 700) for said in reader.feed(data[at : at + 700])]
     understood = 0
     for said in heard:
-        if said.kind == lines.JSON:
+        if said.kind == framing.JSON:
             with contextlib.suppress(ValueError, RecursionError):  # as the controller does
                 told = json.loads(said.body)
                 if isinstance(told, dict):
-                    Stage(told)
+                    StageReport(told)
                     understood += 1
-        elif said.kind == lines.MSGPACK:
+        elif said.kind == framing.MSGPACK:
             for way in (Report, Request):
                 try:
                     message: Any = msgspec.msgpack.decode(said.body, type=way)
@@ -307,38 +331,40 @@ def _read_host_lines(data: bytes) -> None:
 
 def _follow_report(report: Any) -> None:
     """What the controller does with what a host says."""
-    from breakranks.jobs.across import join
-    from breakranks.reach.checking import fault_of
-    from breakranks.reach.cluster import named
-    from breakranks.reach.messages import Jobs, Taken
-    from breakranks.show.hosts import where_text
-    from breakranks.snapshot.merging import merge
+    from breakranks.hosts.host_messages import JobsFound, SampleTaken
+    from breakranks.hosts.hosts_sampler import named
+    from breakranks.hosts.input_checks import fault_of
+    from breakranks.jobs.merge_jobs import join
+    from breakranks.show.lost_hosts import where_text
+    from breakranks.snapshot.merge_hosts import merge
     from breakranks.snapshot.model import Host, only
 
-    if isinstance(report, Jobs) and not fault_of(report.found):
-        for one in join({"n1": report.found}, hosts=[Host("n1"), Host("n2", state="unreachable")]):
+    if isinstance(report, JobsFound) and not fault_of(report.found):
+        for one in join({"n1": report.found}, hosts=[Host(name="n1"), Host(name="n2", state="unreachable")]):
             str(one.missing)
-    if isinstance(report, Taken):
+    if isinstance(report, SampleTaken):
         with contextlib.suppress(SnapshotError):
             mine = only(named(snapshot_file.unpack(report.snapshot), "n1"), RankSet(range(4)))
             other = named(snapshot_file.unpack(_snapshots()[0]), "n2")
-            merged = merge([mine, other], hosts=[Host("n1"), Host("n2")], job=other.job, missing=(), places={0: "n1"})
+            merged = merge(
+                [mine, other], hosts=[Host(name="n1"), Host(name="n2")], job=other.job, missing=(), places={0: "n1"}
+            )
             where_text(merged)
             _looked_at(merged)
 
 
 def _vary_host_lines(chance: random.Random, data: bytes) -> bytes:
-    from breakranks.reach import lines
+    from breakranks.hosts import framing
 
     written = b""
-    for at, said in enumerate(lines.Reader(_NONCE).feed(data)):
+    for at, said in enumerate(framing.FrameReader(_NONCE).feed(data)):
         body = said.body
         with contextlib.suppress(ValueError, RecursionError):
-            if said.kind == lines.JSON:
+            if said.kind == framing.JSON:
                 body = _json(_several(chance, json.loads(body)))
             else:
                 body = _packed(_several(chance, msgspec.msgpack.decode(body)))
-        written += lines.Writer(_NONCE, 600, at).lines("n1", said.kind, body)
+        written += framing.FrameWriter(_NONCE, 600, at).lines("n1", said.kind, body)
     return written
 
 
@@ -392,9 +418,11 @@ class _Peers:
         self.ends: list[socket.socket] = []
 
     def find(self) -> list[Any]:
-        from breakranks.debug.link import Found
+        from breakranks.backend.rank_connection import FoundAgent
 
-        return [Found(job="x", rank=rank, pid=11 + rank, helper=False, path="", debugging=True) for rank in self._data]
+        return [
+            FoundAgent(job="x", rank=rank, pid=11 + rank, helper=False, path="", debugging=True) for rank in self._data
+        ]
 
     def connect(self, found: Any) -> socket.socket:
         mine, theirs = socket.socketpair()
@@ -408,11 +436,11 @@ class _Peers:
 
 
 def _read_agent(data: bytes) -> None:
-    from breakranks.debug.console import Console
-    from breakranks.debug.session import Session
+    from breakranks.console.commands import Console
+    from breakranks.console.debug_session import DebugSession
 
     peers = _Peers(data)
-    session = Session("x", place=peers)
+    session = DebugSession("x", place=peers)
     try:
         session.scan()
         console = Console(session, interactive=False, patience=0.0)
@@ -431,45 +459,45 @@ def _read_agent(data: bytes) -> None:
 
 def _follow_console(console: Any, session: Any, pending: Any, replies: dict[int, Any]) -> None:
     """What a console does with what it heard."""
-    from breakranks.debug.answers import Folded, fold
-    from breakranks.debug.answers_json import as_json
-    from breakranks.debug.outcomes import Stopped
-    from breakranks.debug.probing import Probe, _hit
-    from breakranks.debug.waiting import waits_of
-    from breakranks.show import answers, seats
-    from breakranks.show.style import Look, render
+    from breakranks.console.command_results import RanksStopped
+    from breakranks.console.logpoints import Logpoint, _hit
+    from breakranks.console.unanswered import waits_of
+    from breakranks.show import answer_lines, stop_lines
+    from breakranks.show.answers_json import as_json
+    from breakranks.show.terminal_text import TerminalStyle, render
+    from breakranks.snapshot.answer_groups import FoldedAnswers, fold
 
-    look = Look(width=100)
+    look = TerminalStyle(width=100)
     shown: list[Any] = []
     for outcome in [*console.news(), fold(pending.answers.values())]:
-        if isinstance(outcome, Stopped):
-            shown += seats.stopped_lines(outcome.states, look)
-        elif isinstance(outcome, Folded):
-            shown += answers.lines(outcome, look)
+        if isinstance(outcome, RanksStopped):
+            shown += stop_lines.stopped_lines(outcome.states, look)
+        elif isinstance(outcome, FoldedAnswers):
+            shown += answer_lines.lines(outcome, look)
             json.dumps(as_json(outcome))
-    shown += seats.stopped_lines([session.state(rank) for rank in session.stopped], look)
+    shown += stop_lines.stopped_lines([session.state(rank) for rank in session.stopped], look)
     rows = [
         {"rank": rank, "state": replies.get(rank, session.state(rank)), "frames": _frames(replies.get(rank, {}))}
         for rank in session.ranks
     ]
     absent = RankSet.span(0, session.world) - session.ranks
-    shown += seats.standing_lines(rows, absent, look)
-    shown += seats.inspected_lines(replies, look)
+    shown += stop_lines.standing_lines(rows, absent, look)
+    shown += stop_lines.inspected_lines(replies, look)
     waits_of(replies, stopped=session.stopped, here=session.ranks)
     session.unmoved(session.stops())
     session.debugged, session.held, console.focus, console.prompt, console._expected()
-    probe = Probe(place="train.py:7", prints=("x",), when="", times=1)
+    probe = Logpoint(place="train.py:7", prints=("x",), when="", times=1)
     for rank, message in session.hits:
         hit = _hit(int(message.get("hit") or 0), {rank: message}, probe)
         shown += [
-            seats.place(hit.where, look),
-            *(line for _, folded in hit.values for line in answers.lines(folded, look)),
+            stop_lines.place(hit.where, look),
+            *(line for _, folded in hit.values for line in answer_lines.lines(folded, look)),
         ]
     render(shown, look)
 
 
 def _frames(reply: dict[str, Any]) -> Any:
-    from breakranks.debug.console import _frames as frames
+    from breakranks.console.commands import _frames as frames
 
     return frames(reply)
 
@@ -484,15 +512,15 @@ _TOLD: tuple[dict[str, Any], ...] = (
 
 def _read_told(data: bytes) -> None:
     """What a rank answers to `eval`, and to an attach."""
-    from breakranks.debug.answers import fold
-    from breakranks.debug.asking import _told
-    from breakranks.show import answers, seats
-    from breakranks.show.style import Look, render
+    from breakranks.backend.evaluate import _told
+    from breakranks.show import answer_lines, stop_lines
+    from breakranks.show.terminal_text import TerminalStyle, render
+    from breakranks.snapshot.answer_groups import fold
 
-    look = Look(width=100)
+    look = TerminalStyle(width=100)
     told = [_told(0, _json(_TOLD[0])), _told(1, data)]
     places = [(one.rank, one.where, one.thread) for one in told if one.where]
-    render([*seats.where_lines(places, look), *answers.lines(fold(one.answer for one in told), look)], look)
+    render([*stop_lines.where_lines(places, look), *answer_lines.lines(fold(one.answer for one in told), look)], look)
     msgspec.to_builtins(told)
     if told[1].help:
         raise BreakranksError(told[1].answer.text, told[1].help)
@@ -502,7 +530,7 @@ def _read_told(data: bytes) -> None:
 
 
 def _entries() -> tuple[bytes, ...]:
-    from breakranks.inside.rank.folder import started
+    from breakranks.rank.run_dir import started
 
     pid = 1
     entry = {"pid": pid, "start": started(pid), "rank": 0, "helper": False, "debugging": True, "ended": False}
@@ -510,12 +538,12 @@ def _entries() -> tuple[bytes, ...]:
 
 
 def _read_entry(data: bytes) -> None:
-    from breakranks.debug import link
+    from breakranks.backend import rank_connection
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").mkdir(mode=0o700)
         Path(folder, "job", "rank-0.json").write_bytes(data)
-        found = link._agents_of(folder, "job")
+        found = rank_connection._agents_of(folder, "job")
         json.dumps(msgspec.to_builtins(found))
         if not found:
             raise BreakranksError("passed over", "as find_agents does")
@@ -575,7 +603,7 @@ class _Rank:
 
     def _listens(self, folder: Path) -> bool:
         """A socket has its name a moment before somebody listens there."""
-        from breakranks.debug.link import connected
+        from breakranks.backend.rank_connection import connected
 
         for self._path in folder.glob("*/*.sock"):
             with contextlib.suppress(OSError), connected(str(self._path)):
@@ -596,7 +624,7 @@ class _Rank:
 
     def says(self, data: bytes) -> None:
         """It is told something, and must still answer whoever comes next."""
-        from breakranks.debug.link import connected
+        from breakranks.backend.rank_connection import connected
 
         with connected(str(self._path)) as odd:
             odd.settimeout(5.0)
@@ -635,7 +663,7 @@ def close() -> None:
 
 
 def _launches() -> tuple[bytes, ...]:
-    from breakranks.debug.dap_config import config_of
+    from breakranks.dap.launch_json import config_of
 
     own = config_of(RankSet(range(3)), "127.0.0.1", 5678, "token")
     mine = {"name": "mine", "type": "python", "request": "launch", "program": "${file}"}
@@ -647,7 +675,7 @@ def _launches() -> tuple[bytes, ...]:
 
 
 def _read_launch(data: bytes) -> None:
-    from breakranks.debug.dap_config import config_of, write
+    from breakranks.dap.launch_json import config_of, write
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "launch.json")
@@ -683,7 +711,7 @@ op = "x"
 
 
 def _read_config(data: bytes) -> None:
-    from breakranks.cli.defaults import read_file
+    from breakranks.cli.config import read_file
 
     with tempfile.NamedTemporaryFile(suffix=".toml") as file:
         file.write(data)

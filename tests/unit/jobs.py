@@ -69,7 +69,20 @@ class World:
         hints: dict[str, str] | None = None,
     ) -> Thread:
         merged = self.row(frames, native) if native else 0
-        return Thread(tid, name, self.row(frames), merged, state, True, gil, call, ran, 0, idle, hints or {})
+        return Thread(
+            tid=tid,
+            name=name,
+            stack=self.row(frames),
+            native=merged,
+            state=state,
+            python=True,
+            gil=gil,
+            call=call,
+            ran=ran,
+            switches=0,
+            idle=idle,
+            hints=hints or {},
+        )
 
     def process(
         self,
@@ -88,8 +101,8 @@ class World:
         moments = samples if len(samples) > 1 else samples * 2
         taken = tuple(
             Sample(
-                1000.0 + index * self.span / max(1, len(moments) - 1),
-                state,
+                time=1000.0 + index * self.span / max(1, len(moments) - 1),
+                state=state,
                 threads=threads,
                 quiet=0.4,
                 quiet_ran=None if index == 0 else tuple(t.tid for t in threads) if ran else (),
@@ -97,31 +110,34 @@ class World:
             for index, threads in enumerate(moments)
         )
         return Process(
-            pid, 1, command, state=state, samples=taken, children=children, files=files, sockets=sockets,
+            pid=pid, parent=1, command=command, state=state, samples=taken, children=children, files=files,
+            sockets=sockets,
             locks=locks, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def add(self, *threads: Thread, rank: int | None = None, **more: object) -> None:
         number = len(self.ranks) if rank is None else rank
-        self.ranks.append(Rank(number, "n1", self.process(100 + number, threads, **more), number))  # type: ignore[arg-type]
+        self.ranks.append(
+            Rank(rank=number, host="n1", process=self.process(100 + number, threads, **more), local_rank=number)
+        )  # type: ignore[arg-type]
 
     def add_moving(self, *moments: Thread, busy: bool = False, **more: object) -> None:
         """A rank that is elsewhere at each moment."""
         number = len(self.ranks)
         process = self.process(100 + number, *((moment,) for moment in moments), ran=True, **more)  # type: ignore[arg-type]
-        self.ranks.append(Rank(number, "n1", process, number))
+        self.ranks.append(Rank(rank=number, host="n1", process=process, local_rank=number))
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
-            FORMAT_VERSION,
-            "test",
-            1000.0 + self.span,
-            Job("torchrun-1", "torchrun", self.world_size or len(self.ranks)),
-            tuple(self.ranks),
-            tuple(self.table.frames),
-            tuple(self.table.stacks),
-            (Host("n1"),),
-            tuple(self.missing),
+            version=FORMAT_VERSION,
+            made_by="test",
+            time=1000.0 + self.span,
+            job=Job(key="torchrun-1", launcher="torchrun", world_size=self.world_size or len(self.ranks)),
+            ranks=tuple(self.ranks),
+            frames=tuple(self.table.frames),
+            stacks=tuple(self.table.stacks),
+            hosts=(Host(name="n1"),),
+            missing=tuple(self.missing),
             native=True,
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from breakranks.jobs.across import ClusterJob, join, problems
-from breakranks.jobs.find import Found, FoundJob, FoundRank
+from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
+from breakranks.jobs.merge_jobs import ClusterJob, join, problems
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Host, Job, Missing, Problem
 
@@ -23,13 +23,21 @@ def part(
     started: float = 100.0,
     missing: tuple[Missing, ...] | None = None,
     pid: int = 7,
-) -> Found:
+) -> LocalJobs:
     mine = sorted(ranks)
     if missing is None:
         rest = str(RankSet(range(world)) - RankSet(mine))
         missing = (Missing(rest, "elsewhere"),) if rest else ()
-    job = Job(key, launcher, world, started, command, ids if ids is not None else run(), pid)
-    return Found((FoundJob(job, tuple(FoundRank(r, 100 + i, i) for i, r in enumerate(mine)), missing),))
+    job = Job(
+        key=key,
+        launcher=launcher,
+        world_size=world,
+        started=started,
+        command=command,
+        ids=ids if ids is not None else run(),
+        launcher_pid=pid,
+    )
+    return LocalJobs((FoundJob(job, tuple(FoundRank(r, 100 + i, i) for i, r in enumerate(mine)), missing),))
 
 
 def run(address: str = "n1", port: str = "29500", name: str = "none") -> dict[str, str]:
@@ -88,7 +96,7 @@ def test_a_rank_that_exited_is_claimed_too() -> None:
 
 
 def test_an_address_and_a_name_of_one_host_are_the_same() -> None:
-    hosts = [Host("n1", addresses=("10.0.0.1",)), Host("n2")]
+    hosts = [Host(name="n1", addresses=("10.0.0.1",)), Host(name="n2")]
     found = {"n1": part([0, 1], ids=run("n1.cluster")), "n2": part([2, 3], ids=run("10.0.0.1"))}
     assert len(join(found, hosts=hosts)) == 1
     assert len(join(found)) == 2
@@ -97,7 +105,7 @@ def test_an_address_and_a_name_of_one_host_are_the_same() -> None:
 
 
 def test_mpirun_is_named_by_its_namespace() -> None:
-    def mpi(ranks: list[int], name: str, pid: int, command: str) -> Found:
+    def mpi(ranks: list[int], name: str, pid: int, command: str) -> LocalJobs:
         return part(ranks, ids={"PMIX_NAMESPACE": name}, launcher="mpirun", key=f"mpirun-{pid}", command=(command,))
 
     found = join(
@@ -112,7 +120,7 @@ def test_mpirun_is_named_by_its_namespace() -> None:
 
 
 def test_hydra_gives_no_names_but_its_proxies_say_whose_they_are() -> None:
-    def proxy(ranks: list[int], port: str, number: int) -> Found:
+    def proxy(ranks: list[int], port: str, number: int) -> LocalJobs:
         command = ("/usr/bin/hydra_pmi_proxy", "--control-port", port, "--proxy-id", str(number))
         return part(ranks, ids={}, launcher="mpich", key=f"mpich-{40 + number}", command=command)
 
@@ -122,17 +130,17 @@ def test_hydra_gives_no_names_but_its_proxies_say_whose_they_are() -> None:
 
 
 def test_without_any_name_only_what_was_started_together_is_one() -> None:
-    def mpi(ranks: list[int], command: str, started: float) -> Found:
+    def mpi(ranks: list[int], command: str, started: float) -> LocalJobs:
         return part(ranks, ids={}, launcher="mpirun", key="mpirun-9", command=(command,), started=started)
 
     assert len(join({"n1": mpi([0, 1], "mpirun", 100.0), "n2": mpi([2, 3], "orted", 101.0)})) == 1
     assert len(join({"n1": mpi([0, 1], "mpirun", 100.0), "n2": mpi([2, 3], "orted", 9000.0)})) == 2
-    fast = [Host("n1"), Host("n2", clock=8900.0)]
+    fast = [Host(name="n1"), Host(name="n2", clock=8900.0)]
     assert len(join({"n1": mpi([0, 1], "mpirun", 100.0), "n2": mpi([2, 3], "orted", 9000.0)}, hosts=fast)) == 1
 
 
 def test_spawn_on_two_hosts_is_two_jobs_with_keys_of_their_own() -> None:
-    def spawn() -> Found:
+    def spawn() -> LocalJobs:
         return part([0, 1], 2, ids={}, launcher="spawn", key="spawn-50", command=("python", "train.py"))
 
     assert parts(join({"n1": spawn(), "n2": spawn()})) == [("spawn-50-n1", ("n1",)), ("spawn-50-n2", ("n2",))]
@@ -155,7 +163,7 @@ def test_a_launcher_that_waits_belongs_to_the_job_of_the_same_command() -> None:
 
 
 def test_ranks_of_a_host_that_could_not_be_seen_are_unreachable() -> None:
-    hosts = [Host("n1"), Host("n2", state="refused", reason="permission denied")]
+    hosts = [Host(name="n1"), Host(name="n2", state="refused", reason="permission denied")]
     (one,) = join({"n1": part([0, 1])}, hosts=hosts)
     assert [(m.ranks, m.reason, m.detail) for m in one.missing] == [("2-3", "unreachable", "n2: permission denied")]
 
@@ -168,5 +176,5 @@ def test_many_hosts_are_no_matter() -> None:
 
 def test_problems_of_several_hosts() -> None:
     same = Problem("root lacks a capability", "sudo")
-    found = {"n1": Found((), (same,)), "n2": Found((), (same, Problem("pid 3 is a helper")))}
+    found = {"n1": LocalJobs((), (same,)), "n2": LocalJobs((), (same, Problem("pid 3 is a helper")))}
     assert problems(found) == (Problem("n[1-2]: root lacks a capability", "sudo"), Problem("n2: pid 3 is a helper"))

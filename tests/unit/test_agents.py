@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from breakranks.explain import explain
-from breakranks.explain.inside import note
+from breakranks.explain.introspected import note
+from breakranks.explain.verdict import explain
 from breakranks.rankset import RankSet
-from breakranks.show.json import stacks_json
-from breakranks.snapshot.agents import before_agent, cut_agent, is_agent_stack, without_agents
-from breakranks.snapshot.fold import cut, fold, fold_threads
-from breakranks.snapshot.inside import Inside, Loop
+from breakranks.show.json_output import stacks_json
+from breakranks.snapshot.introspection import Introspection, Loop
 from breakranks.snapshot.model import Call, Frame
+from breakranks.snapshot.own_threads import before_agent, cut_agent, is_agent_stack, without_agents
+from breakranks.snapshot.prefix_tree import cut, fold, fold_threads
 
 from .jobs import OWN, THREADING, World, lib, own
 
-AGENT = "/venv/lib/python3.11/site-packages/breakranks/inside/rank/"
+AGENT = "/venv/lib/python3.11/site-packages/breakranks/rank/"
 SELECTORS = "/usr/lib/python3.11/selectors.py"
 BDB = "/usr/lib/python3.11/bdb.py"
 AGENT_FRAMES = (
@@ -112,12 +112,15 @@ def test_a_call_of_ours_is_not_what_a_stopped_thread_waits_for() -> None:
 
 def test_a_counter_is_said_once() -> None:
     world = World()
-    loops = (Loop(100, "main", OWN, ("i",), (3,)), Loop(100, "step", OWN, ("i", "k"), (3, 5)))
-    world.add(world.thread(own("step"), tid=100), inside=Inside(1.0, (), loops))
+    loops = (
+        Loop(tid=100, function="main", file=OWN, names=("i",), values=(3,)),
+        Loop(tid=100, function="step", file=OWN, names=("i", "k"), values=(3, 5)),
+    )
+    world.add(world.thread(own("step"), tid=100), inside=Introspection(time=1.0, waits=(), loops=loops))
     process = world.ranks[0].process
     assert note({0: process}, RankSet([0])) == "i 3, k 5"
-    other = (loops[0], Loop(100, "step", OWN, ("i", "k"), (4, 5)))
-    process = msgspec.structs.replace(process, inside=Inside(1.0, (), other))
+    other = (loops[0], Loop(tid=100, function="step", file=OWN, names=("i", "k"), values=(4, 5)))
+    process = msgspec.structs.replace(process, inside=Introspection(time=1.0, waits=(), loops=other))
     assert note({0: process}, RankSet([0])) == "i 3 in main, i 4 in step, k 5"
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakranks.debug.answers import Answer, Folded, Number, Tensor, describe, fold
-from breakranks.debug.answers_json import as_json
 from breakranks.rankset import RankSet
-from breakranks.show.answers import figure_texts, lines
-from breakranks.show.style import Line, Look, render, text_of
+from breakranks.show.answer_lines import figure_texts, lines
+from breakranks.show.answers_json import as_json
+from breakranks.show.terminal_text import Line, TerminalStyle, render, text_of
+from breakranks.snapshot.answer_groups import FoldedAnswers, Number, RankAnswer, Tensor, describe, fold
 
 REPR = "tensor([[1., 2.],\n        [3., 4.]], device='cuda:{}')"
 LISTING = "\n".join(f"{number:3}  \tline {number}" for number in range(1, 9))
@@ -32,21 +32,21 @@ def tensor(**changed: object) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def texts(*found: str) -> list[Answer]:
-    return [Answer(rank=rank, text=text) for rank, text in enumerate(found)]
+def texts(*found: str) -> list[RankAnswer]:
+    return [RankAnswer(rank=rank, text=text) for rank, text in enumerate(found)]
 
 
-def numbers(*found: object) -> list[Answer]:
-    return [Answer(rank=rank, text=f"{value}\n", value=number(value)) for rank, value in enumerate(found)]
+def numbers(*found: object) -> list[RankAnswer]:
+    return [RankAnswer(rank=rank, text=f"{value}\n", value=number(value)) for rank, value in enumerate(found)]
 
 
-def shown(answers: list[Answer], **look: Any) -> str:
-    one = Look(**{"width": 80, **look})
+def shown(answers: list[RankAnswer], **look: Any) -> str:
+    one = TerminalStyle(**{"width": 80, **look})
     return render(lines(fold(answers), one), one)
 
 
-def styled(answers: list[Answer], **look: Any) -> list[Line]:
-    return lines(fold(answers), Look(**{"width": 80, **look}))
+def styled(answers: list[RankAnswer], **look: Any) -> list[Line]:
+    return lines(fold(answers), TerminalStyle(**{"width": 80, **look}))
 
 
 def style_of(found: list[Line], text: str) -> set[str]:
@@ -55,7 +55,7 @@ def style_of(found: list[Line], text: str) -> set[str]:
     return {"" if isinstance(piece, str) else piece[1] for piece in pieces}
 
 
-def sets(folded: Folded) -> list[str]:
+def sets(folded: FoldedAnswers) -> list[str]:
     return [str(group.ranks) for group in folded.groups]
 
 
@@ -67,18 +67,18 @@ def test_the_largest_group_is_first_and_ties_go_by_rank() -> None:
 
 
 def test_what_counts_as_the_same_answer() -> None:
-    one = Answer(rank=0, text="a")
+    one = RankAnswer(rank=0, text="a")
     others = [
-        Answer(rank=1, text="a\n"),  # a newline at the end is no difference, all else is
-        Answer(rank=2, text="a", error=True),
-        Answer(rank=3, text="a", cut=1),
-        Answer(rank=4, text="a", late=True),
+        RankAnswer(rank=1, text="a\n"),  # a newline at the end is no difference, all else is
+        RankAnswer(rank=2, text="a", error=True),
+        RankAnswer(rank=3, text="a", cut=1),
+        RankAnswer(rank=4, text="a", late=True),
     ]
     assert sets(fold([one, *others])) == ["0-1", "2", "3", "4"]
 
 
 def test_of_two_answers_of_a_rank_the_last_counts() -> None:
-    folded = fold([Answer(rank=0, text="in all_reduce", late=True), Answer(rank=0, text="1")])
+    folded = fold([RankAnswer(rank=0, text="in all_reduce", late=True), RankAnswer(rank=0, text="1")])
     assert [(group.text, group.late) for group in folded.groups] == [("1", False)]
 
 
@@ -91,7 +91,7 @@ def test_addresses_are_no_difference_but_other_numbers_are() -> None:
 
 
 def test_the_index_of_a_device_is_no_difference_in_tensors() -> None:
-    answers = [Answer(rank=rank, text=REPR.format(rank), value=tensor(device=f"cuda:{rank}")) for rank in range(4)]
+    answers = [RankAnswer(rank=rank, text=REPR.format(rank), value=tensor(device=f"cuda:{rank}")) for rank in range(4)]
     folded = fold(answers)
     assert sets(folded) == ["0-3"]
     assert folded.tensors is not None and folded.tensors.same
@@ -133,14 +133,14 @@ def test_half_is_no_majority() -> None:
 
 def test_no_summary_of_one_number_or_of_other_things_among_them() -> None:
     assert fold(numbers(1)).numbers is None
-    assert fold([*numbers(1, 2), Answer(rank=2, text="'three'")]).numbers is None
-    assert fold([*numbers(1, 2), Answer(rank=2, text="*** NameError", error=True)]).numbers is not None
-    assert fold([*numbers(1, 2), Answer(rank=2, text="in all_reduce", late=True)]).numbers is not None
+    assert fold([*numbers(1, 2), RankAnswer(rank=2, text="'three'")]).numbers is None
+    assert fold([*numbers(1, 2), RankAnswer(rank=2, text="*** NameError", error=True)]).numbers is not None
+    assert fold([*numbers(1, 2), RankAnswer(rank=2, text="in all_reduce", late=True)]).numbers is not None
 
 
 @pytest.mark.parametrize("value", [10**300, "1" + "0" * 3800, 2**64, 1.7e308, -1.7e308])
 def test_numbers_beyond_every_type(value: object) -> None:
-    answers = [*numbers(0.5, value, value), Answer(rank=3, text="", value=number(-1.7e308))]
+    answers = [*numbers(0.5, value, value), RankAnswer(rank=3, text="", value=number(-1.7e308))]
     found = fold(answers).numbers
     assert found is not None
     msgspec.json.encode(as_json(fold(answers)))
@@ -165,7 +165,7 @@ def test_what_is_a_number(value: object, meant: object) -> None:
 
 def test_tensors_that_differ() -> None:
     odd = tensor(digest="b" * 16, max=7103.2, mean="nan", nan=3)
-    answers = [Answer(rank=rank, text="x", value=odd if rank == 3 else tensor()) for rank in range(4)]
+    answers = [RankAnswer(rank=rank, text="x", value=odd if rank == 3 else tensor()) for rank in range(4)]
     found = fold(answers).tensors
     assert found is not None and not found.same
     assert [str(row.ranks) for row in found.rows] == ["0-2", "3"]
@@ -175,14 +175,14 @@ def test_tensors_that_differ() -> None:
 
 
 def test_without_a_digest_nothing_is_said_to_be_identical() -> None:
-    found = fold([Answer(rank=rank, text="x", value=tensor(digest=None)) for rank in range(2)]).tensors
+    found = fold([RankAnswer(rank=rank, text="x", value=tensor(digest=None)) for rank in range(2)]).tensors
     assert found is not None and not found.same and len(found.rows) == 1
-    alone = fold([Answer(rank=0, text="x", value=tensor(digest=None))]).tensors
+    alone = fold([RankAnswer(rank=0, text="x", value=tensor(digest=None))]).tensors
     assert alone is not None and alone.same
 
 
 def test_one_repr_may_hide_two_tensors() -> None:
-    answers = [Answer(rank=rank, text="tensor([0.1, ...])", value=tensor(digest=str(rank))) for rank in range(2)]
+    answers = [RankAnswer(rank=rank, text="tensor([0.1, ...])", value=tensor(digest=str(rank))) for rank in range(2)]
     folded = fold(answers)
     assert sets(folded) == ["0-1"] and folded.groups[0].value is None
     assert folded.tensors is not None and not folded.tensors.same
@@ -227,7 +227,7 @@ def test_lines_differ_by_more_than_an_address() -> None:
 
 
 def test_an_error_is_not_compared_with_an_answer() -> None:
-    failed = Answer(rank=2, text=LISTING.replace("line 5", "line V"), error=True)
+    failed = RankAnswer(rank=2, text=LISTING.replace("line 5", "line V"), error=True)
     assert fold([*texts(LISTING, LISTING), failed]).diff is None
 
 
@@ -235,8 +235,8 @@ def test_an_error_is_not_compared_with_an_answer() -> None:
 
 
 def test_one_rank_has_no_header() -> None:
-    assert shown([Answer(rank=7, text="0.52\n")]) == "0.52\n"
-    assert shown([Answer(rank=7, text="a\n\tb\n")]) == "a\n        b\n"
+    assert shown([RankAnswer(rank=7, text="0.52\n")]) == "0.52\n"
+    assert shown([RankAnswer(rank=7, text="a\n\tb\n")]) == "a\n        b\n"
 
 
 def test_everybody_says_the_same() -> None:
@@ -288,9 +288,9 @@ def test_very_many_texts() -> None:
 def test_errors_and_those_who_have_not_answered() -> None:
     answers = [
         *texts("1", "1", "1"),
-        Answer(rank=3, text="*** NameError: name 'x' is not defined", error=True),
-        Answer(rank=4, text="has not answered; in all_reduce", late=True),
-        Answer(rank=5, text=""),
+        RankAnswer(rank=3, text="*** NameError: name 'x' is not defined", error=True),
+        RankAnswer(rank=4, text="has not answered; in all_reduce", late=True),
+        RankAnswer(rank=5, text=""),
     ]
     assert shown(answers) == (
         "[0-2]  1\n[3]    *** NameError: name 'x' is not defined\n[4]    has not answered; in all_reduce\n"
@@ -301,13 +301,13 @@ def test_errors_and_those_who_have_not_answered() -> None:
 
 
 def test_what_was_cut_is_said() -> None:
-    assert shown([Answer(rank=0, text="ab", cut=999_000)]) == "ab\n… 999,000 characters more (cut)\n"
-    both = [Answer(rank=rank, text="ab", cut=9 + rank) for rank in range(2)]
+    assert shown([RankAnswer(rank=0, text="ab", cut=999_000)]) == "ab\n… 999,000 characters more (cut)\n"
+    both = [RankAnswer(rank=rank, text="ab", cut=9 + rank) for rank in range(2)]
     assert shown(both) == "[0]  ab\n     … 9 characters more (cut)\n[1]  ab\n     … 10 characters more (cut)\n"
 
 
 def test_long_texts_stand_below_their_ranks() -> None:
-    assert shown([*texts("a\nb", "a\nb", "c\nd\ne"), Answer(rank=3, text="*** no", error=True)]) == (
+    assert shown([*texts("a\nb", "a\nb", "c\nd\ne"), RankAnswer(rank=3, text="*** no", error=True)]) == (
         "[0-1]\n  a\n  b\n[2]\n  c\n  d\n  e\n[3] *** no\n"
     )
 
@@ -336,15 +336,17 @@ def test_nobody_moves_the_cursor() -> None:
 
 
 def test_identical_tensors() -> None:
-    answers = [Answer(rank=rank, text=REPR.format(rank), value=tensor(device=f"cuda:{rank}")) for rank in range(4)]
+    answers = [RankAnswer(rank=rank, text=REPR.format(rank), value=tensor(device=f"cuda:{rank}")) for rank in range(4)]
     assert shown(answers) == "[0-3] identical\ntensor([[1., 2.],\n        [3., 4.]], device='cuda:…')\n"
-    short = [Answer(rank=rank, text="tensor([1.])", value=tensor(nan=2)) for rank in range(4)]
+    short = [RankAnswer(rank=rank, text="tensor([1.])", value=tensor(nan=2)) for rank in range(4)]
     assert shown(short) == "[0-3] tensor([1.])  identical\n  nan on ranks 0-3\n"
 
 
 def test_a_tensor_that_differs() -> None:
     odd = tensor(digest="b" * 16, max=7103.2, mean=3.4)
-    answers = [Answer(rank=rank, text=f"a\nb{rank == 3}", value=odd if rank == 3 else tensor()) for rank in range(4)]
+    answers = [
+        RankAnswer(rank=rank, text=f"a\nb{rank == 3}", value=odd if rank == 3 else tensor()) for rank in range(4)
+    ]
     assert shown(answers) == (
         "  ranks  shape   dtype    min   max  mean\n"
         "  [0-2]  [4, 8]  float32   -1   1.2   0.1\n"
@@ -358,7 +360,7 @@ def test_a_tensor_that_differs() -> None:
 
 def test_a_tensor_with_nan() -> None:
     odd = tensor(digest="b" * 16, mean="nan", nan=3)
-    answers = [Answer(rank=rank, text="a\nb", value=odd if rank == 3 else tensor()) for rank in range(4)]
+    answers = [RankAnswer(rank=rank, text="a\nb", value=odd if rank == 3 else tensor()) for rank in range(4)]
     assert shown(answers) == (
         "[0-3]\na\nb\n"
         "  ranks  shape   dtype    min  max  mean  nan\n"
@@ -371,7 +373,7 @@ def test_a_tensor_with_nan() -> None:
 
 def test_a_tensor_of_another_shape() -> None:
     odd = tensor(digest="b" * 16, shape=[4, 7], device="cpu", local="shard (2, 4) of (8, 4)")
-    answers = [Answer(rank=rank, text=f"t{rank // 3}", value=odd if rank == 3 else tensor()) for rank in range(4)]
+    answers = [RankAnswer(rank=rank, text=f"t{rank // 3}", value=odd if rank == 3 else tensor()) for rank in range(4)]
     assert shown(answers) == (
         "[0-2]  t0\n[3]    t1\n"
         "  ranks  shape   dtype    device  min  max  mean\n"
@@ -384,13 +386,13 @@ def test_a_tensor_of_another_shape() -> None:
 
 
 def test_the_same_figures_and_other_bits() -> None:
-    answers = [Answer(rank=rank, text="t", value=tensor(digest="ab"[rank == 2])) for rank in range(3)]
+    answers = [RankAnswer(rank=rank, text="t", value=tensor(digest="ab"[rank == 2])) for rank in range(3)]
     assert "rank 2 differs from the others (same figures, other contents)\n" in shown(answers)
 
 
 def test_tensors_of_one_element_are_numbers() -> None:
     answers = [
-        Answer(rank=rank, text=f"tensor({value:.4f})", value=tensor(shape=[], digest=str(rank), value=value))
+        RankAnswer(rank=rank, text=f"tensor({value:.4f})", value=tensor(shape=[], digest=str(rank), value=value))
         for rank, value in enumerate((0.5, 0.6, 0.7))
     ]
     assert shown(answers) == (
@@ -401,7 +403,7 @@ def test_tensors_of_one_element_are_numbers() -> None:
 
 def test_very_many_tensors_still_name_the_ranks_with_nan() -> None:
     answers = [
-        Answer(rank=rank, text="t\n", value=tensor(digest=str(rank), max=rank, nan=int(rank == 300)))
+        RankAnswer(rank=rank, text="t\n", value=tensor(digest=str(rank), max=rank, nan=int(rank == 300)))
         for rank in range(1024)
     ]
     text = shown(answers)
@@ -444,7 +446,7 @@ def test_json_has_integers_of_64_bits_and_digits_beyond() -> None:
 
 
 def test_json_of_tensors() -> None:
-    found = as_json(fold([Answer(rank=rank, text="t", value=tensor(digest=str(rank // 2))) for rank in range(3)]))
+    found = as_json(fold([RankAnswer(rank=rank, text="t", value=tensor(digest=str(rank // 2))) for rank in range(3)]))
     assert found["answers"][0]["value"] is None, "one text, two contents"
     assert [(row["ranks"], row["digest"]) for row in found["tensors"]["rows"]] == [("0-1", "0"), ("2", "1")]
     assert found["tensors"]["layouts"] == [
@@ -483,7 +485,7 @@ values = (
     st.none() | tensors | st.fixed_dictionaries({"kind": st.just("number"), "value": figures | anything}) | anything
 )
 answer = st.builds(
-    Answer,
+    RankAnswer,
     rank=st.integers(0, 300),
     text=st.sampled_from(["", "1", "a\nb", LISTING, LISTING.replace("line 5", "x"), "<A at 0x7f01>", "<A at 0x7f02>"])
     | st.text(),
@@ -496,7 +498,7 @@ many = st.lists(answer, max_size=12, unique_by=lambda one: one.rank)
 
 
 @given(many)
-def test_every_rank_is_in_one_group(answers: list[Answer]) -> None:
+def test_every_rank_is_in_one_group(answers: list[RankAnswer]) -> None:
     folded = fold(answers)
     assert sorted(rank for group in folded.groups for rank in group.members) == sorted(one.rank for one in answers)
     written = [RankSet.parse(one["ranks"]) for one in as_json(folded)["answers"]]
@@ -509,7 +511,7 @@ def test_every_rank_is_in_one_group(answers: list[Answer]) -> None:
 
 
 @given(many, st.randoms(use_true_random=False))
-def test_the_order_of_answers_is_no_matter(answers: list[Answer], random: Any) -> None:
+def test_the_order_of_answers_is_no_matter(answers: list[RankAnswer], random: Any) -> None:
     mixed = list(answers)
     random.shuffle(mixed)
     assert fold(mixed) == fold(answers)
@@ -517,23 +519,23 @@ def test_the_order_of_answers_is_no_matter(answers: list[Answer], random: Any) -
 
 
 @given(many, st.sampled_from([0, 1, 20, 80]), st.booleans())
-def test_nothing_that_a_process_says_breaks_it(answers: list[Answer], width: int, full: bool) -> None:
+def test_nothing_that_a_process_says_breaks_it(answers: list[RankAnswer], width: int, full: bool) -> None:
     folded = fold(answers)
     json.dumps(as_json(folded), allow_nan=False)
-    look = Look(width=width, full=full)
+    look = TerminalStyle(width=width, full=full)
     rendered = render(lines(folded, look), look)
     assert all(len(line) <= width or not width for line in rendered.split("\n"))
 
 
 @given(st.lists(tensors, min_size=1, max_size=8))
 def test_tensors_of_any_shape(found: list[dict[str, Any]]) -> None:
-    folded = fold([Answer(rank=rank, text="t", value=value) for rank, value in enumerate(found)])
+    folded = fold([RankAnswer(rank=rank, text="t", value=value) for rank, value in enumerate(found)])
     assert folded.tensors is not None
     ranks = list(range(len(found)))
     assert sorted(rank for row in folded.tensors.rows for rank in row.members) == ranks
     assert sorted(rank for row in folded.tensors.layouts for rank in row.members) == ranks
     json.dumps(as_json(folded), allow_nan=False)
-    assert render(lines(folded, Look()), Look())
+    assert render(lines(folded, TerminalStyle()), TerminalStyle())
 
 
 @given(st.lists(st.floats(-1e100, 1e100) | st.integers() | st.just(float("nan")), min_size=2, max_size=8))
@@ -559,7 +561,7 @@ def test_a_description_is_what_it_says_or_nothing(value: object) -> None:
 
 def test_a_thousand_answers_take_milliseconds() -> None:
     text = "\n".join(f"line {number} of a text that goes on <A at 0x7f0000001230>" for number in range(20))
-    answers = [Answer(rank=rank, text=f"{text}\nrank {rank}") for rank in range(1024)]
+    answers = [RankAnswer(rank=rank, text=f"{text}\nrank {rank}") for rank in range(1024)]
     began = time.process_time()
-    render(lines(fold(answers), Look()), Look())
+    render(lines(fold(answers), TerminalStyle()), TerminalStyle())
     assert time.process_time() - began < 1.0  # 40 ms on two slow cores

@@ -12,25 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakranks.cli import collectives as command
-from breakranks.cli import common, main
+from breakranks.cli import job_selection, main
 from breakranks.errors import UsageError
-from breakranks.explain import explain
-from breakranks.explain.collectives.causes import causes
-from breakranks.explain.collectives.ledger import Ledger
+from breakranks.explain.collectives.progress import CollectiveProgress
+from breakranks.explain.collectives.root_causes import causes
+from breakranks.explain.verdict import explain
 from breakranks.rankset import RankSet
-from breakranks.show.calls import strided
-from breakranks.show.collectives import collectives_lines
+from breakranks.show.call_names import strided
+from breakranks.show.collective_lines import collectives_lines
 from breakranks.show.collectives_json import collectives_json
-from breakranks.show.json import to_text
-from breakranks.show.standing import standings
-from breakranks.show.style import Look, render
-from breakranks.show.verdict import why_lines
-from breakranks.snapshot.file import save
+from breakranks.show.group_progress import standings
+from breakranks.show.json_output import to_text
+from breakranks.show.terminal_text import TerminalStyle, render
+from breakranks.show.verdict_lines import why_lines
 from breakranks.snapshot.model import Frame, Job, Missing, Problem, Process, Rank, Snapshot
-from breakranks.snapshot.recorder import Entry, Group, Operation, Recorder, Track, Transfer, pack_rows
+from breakranks.snapshot.recorder_tables import Entry, Group, Operation, Recorder, Track, Transfer, pack_rows
+from breakranks.snapshot.snapshot_file import save
 
 NOW = 1_760_000_100.0
-LOOK = Look(now=NOW + 86400.0, width=100)
+LOOK = TerminalStyle(now=NOW + 86400.0, width=100)
 REDUCE, GATHER, SCATTER, EXCHANGE = 1, 2, 3, 4
 OPERATIONS = (
     Operation(""),
@@ -54,10 +54,25 @@ def track(
     history = rows or tuple(REDUCE for _ in range(first, last + 1))
 
     def entry(number: int) -> Entry:
-        return Entry(number, history[number - first], number + 10 * group, state, NOW - age, STACK)
+        return Entry(
+            number=number,
+            operation=history[number - first],
+            record=number + 10 * group,
+            state=state,
+            created=NOW - age,
+            stack=STACK,
+        )
 
     pending = tuple(entry(number) for number in range(done + 1, last + 1))
-    return Track(group, first, pack_rows(history), done, pending, entry(last), NOW - 200)
+    return Track(
+        group=group,
+        first=first,
+        history=pack_rows(history),
+        completed=done,
+        pending=pending,
+        last=entry(last),
+        since=NOW - 200,
+    )
 
 
 def job(
@@ -73,28 +88,32 @@ def job(
     moved = transfers or {}
     missing = RankSet(range(world)) - RankSet(tracks)
     return Snapshot(
-        1,
-        "test",
-        NOW,
-        Job("dumps", "dumps", world, NOW - 200) if dumps else Job("torchrun-1", "torchrun", world, NOW - 200),
-        tuple(
+        version=1,
+        made_by="test",
+        time=NOW,
+        job=Job(key="dumps", launcher="dumps", world_size=world, started=NOW - 200)
+        if dumps
+        else Job(key="torchrun-1", launcher="torchrun", world_size=world, started=NOW - 200),
+        ranks=tuple(
             Rank(
-                rank,
-                "",
-                Process(0 if dumps else 100 + rank, 0, ()),
-                recorder=Recorder("2.10", 0.0 if dumps else NOW, mine, moved.get(rank, ()), newest=NOW),
+                rank=rank,
+                host="",
+                process=Process(pid=0 if dumps else 100 + rank, parent=0, command=()),
+                recorder=Recorder(
+                    version="2.10", time=0.0 if dumps else NOW, tracks=mine, transfers=moved.get(rank, ()), newest=NOW
+                ),
             )
             for rank, mine in tracks.items()
         ),
-        FRAMES,
-        ((), (0, 1)),
+        frames=FRAMES,
+        stacks=((), (0, 1)),
         missing=(Missing(str(missing), "no-dump", "no dump of it in /x"),) if missing else (),
         groups=groups,
         operations=operations,
     )
 
 
-WORLD = Group("0", "default_pg", "0-3", "config", "nccl", 600.0)
+WORLD = Group(name="0", description="default_pg", ranks="0-3", source="config", backend="nccl", timeout=600.0)
 
 
 def straggler(dumps: bool = True) -> Snapshot:
@@ -103,13 +122,13 @@ def straggler(dumps: bool = True) -> Snapshot:
     return job((WORLD,), tracks, dumps=dumps)
 
 
-def shown(snapshot: Snapshot, look: Look = LOOK, **options: int) -> str:
-    ledger = Ledger(snapshot)
+def shown(snapshot: Snapshot, look: TerminalStyle = LOOK, **options: int) -> str:
+    ledger = CollectiveProgress(snapshot)
     return render(collectives_lines(ledger, standings(ledger, causes(ledger)), look, **options), look)
 
 
 def made_json(snapshot: Snapshot, history: int = 0) -> dict[str, object]:
-    ledger = Ledger(snapshot)
+    ledger = CollectiveProgress(snapshot)
     found: dict[str, object] = stdlib_json.loads(
         to_text(collectives_json(ledger, standings(ledger, causes(ledger)), history=history))
     )
@@ -139,7 +158,7 @@ def test_it_is_red_and_only_ours() -> None:
 
 
 def test_members_that_recorded_nothing_and_members_that_are_unseen() -> None:
-    group = Group("9", "undefined", "0-4", "config")
+    group = Group(name="9", description="undefined", ranks="0-4", source="config")
     waits = track(0, 1, done=0)
     snapshot = job((group,), {0: (waits,), 1: (waits,), 2: ()}, world=5)
     assert (
@@ -223,10 +242,24 @@ def mesh(groups: int, size: int = 8, *, behind: bool = False) -> Snapshot:
     """Many groups of one description. ``behind``: the first rank of each is held up in a group of those first ranks,
     where rank 0 has not come."""
     rows = [
-        Group(str(at + 1), "mesh_tp", str(RankSet.span(at * size, at * size + size)), "config", "nccl")
+        Group(
+            name=str(at + 1),
+            description="mesh_tp",
+            ranks=str(RankSet.span(at * size, at * size + size)),
+            source="config",
+            backend="nccl",
+        )
         for at in range(groups)
     ]
-    rows.append(Group("99", "mesh_dp", str(RankSet(range(0, groups * size, size))), "config", "nccl"))
+    rows.append(
+        Group(
+            name="99",
+            description="mesh_dp",
+            ranks=str(RankSet(range(0, groups * size, size))),
+            source="config",
+            backend="nccl",
+        )
+    )
     tracks = {}
     for rank in range(groups * size):
         at, first = divmod(rank, size)
@@ -278,9 +311,11 @@ def test_a_group_is_shown_whole_for_its_history() -> None:
 
 
 def test_sends_and_recvs() -> None:
-    recv = Transfer(0, False, 1, Entry(0, REDUCE, 50, "scheduled", NOW - 60, STACK))
-    send = Transfer(0, True, 3, Entry(0, REDUCE, 50, "scheduled", NOW - 30))
-    got = Transfer(0, False, 2, Entry(0, REDUCE, 50, "scheduled", NOW - 30))
+    recv = Transfer(
+        0, False, 1, Entry(number=0, operation=REDUCE, record=50, state="scheduled", created=NOW - 60, stack=STACK)
+    )
+    send = Transfer(0, True, 3, Entry(number=0, operation=REDUCE, record=50, state="scheduled", created=NOW - 30))
+    got = Transfer(0, False, 2, Entry(number=0, operation=REDUCE, record=50, state="scheduled", created=NOW - 30))
     tracks = {rank: (track(0, 1),) for rank in range(4)}
     text = shown(job((WORLD,), tracks, transfers={0: (recv, recv), 2: (send,), 3: (got,)}))
     assert text.endswith("""\
@@ -329,7 +364,7 @@ def test_a_copied_dump_has_no_age_of_its_own() -> None:
 @pytest.mark.parametrize("unicode", [True, False])
 def test_nobody_elses_control_characters(unicode: bool) -> None:
     evil = "\x1b[2Jpwn\r\n\u202e" + "x" * 300
-    group = Group(evil, evil, "0-1", "config", evil)
+    group = Group(name=evil, description=evil, ranks="0-1", source="config", backend=evil)
     operations = (OPERATIONS[0], Operation(evil, evil, evil, evil))
     snapshot = job((group,), {0: (track(0, 2, done=1),), 1: (track(0, 1),)}, operations=operations)
     snapshot = msgspec.structs.replace(
@@ -397,7 +432,7 @@ def test_json_is_the_contract() -> None:
     assert made["transfers"] == [] and made["unread"] == []
     history = made_json(differing(), history=2)["groups"][0]["history"]  # type: ignore[index]
     assert [(one["number"], one["differs"], one["forgotten"]) for one in history] == [(3, True, "3"), (4, False, "")]
-    recv = Transfer(0, False, 1, Entry(0, REDUCE, 50, "scheduled", NOW - 60))
+    recv = Transfer(0, False, 1, Entry(number=0, operation=REDUCE, record=50, state="scheduled", created=NOW - 60))
     moved = made_json(job((WORLD,), dict.fromkeys(range(4), ()), transfers={0: (recv,)}))
     assert moved["transfers"] == [{"rank": 0, "sends": False, "peer": 1, "group": "0", "seconds": 60.0}]
 
@@ -439,10 +474,12 @@ def test_without_recorders_it_could_not_look(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_from_outside_nothing_is_known_of_a_live_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    from breakranks.jobs.find import FoundJob
+    from breakranks.jobs.found_jobs import FoundJob
 
-    monkeypatch.setattr(common, "resolve", lambda args: FoundJob(Job("k", "torchrun", 1), ()))
-    args = main.Words(command.configure).parse(["--no-inject"])
+    monkeypatch.setattr(
+        job_selection, "resolve", lambda args: FoundJob(Job(key="k", launcher="torchrun", world_size=1), ())
+    )
+    args = main.parser_of("collectives", command).parse_args(["--no-inject"])
     with pytest.raises(UsageError, match="from outside") as caught:
         command.run(args)
     assert "--no-inject" in caught.value.help

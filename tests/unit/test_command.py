@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakranks.snapshot.command import command_line, program
+from breakranks.snapshot.command_line import command_line, program
 
 PYTHON = "/srv/shared/environments/experiment-12/.venv/bin/python3.11"
 TORCHRUN = (PYTHON, "/srv/shared/environments/experiment-12/.venv/bin/torchrun", "--nproc-per-node", "8")

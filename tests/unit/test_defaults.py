@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.cli.defaults import fill
+from breakranks.cli.config import fill
 from breakranks.errors import UsageError
 
 TOML = pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is of Python 3.11")
@@ -150,8 +150,8 @@ def test_python_310_says_that_it_cannot(home: dict[str, str]) -> None:
 
 def test_it_costs_nothing_where_there_is_no_file(home: dict[str, str]) -> None:
     source = (
-        "import sys, argparse; from breakranks.cli import defaults; before = set(sys.modules);"
-        "defaults.fill(argparse.Namespace(target=None)); print(*sorted(set(sys.modules) - before))"
+        "import sys, argparse; from breakranks.cli import config; before = set(sys.modules);"
+        "config.fill(argparse.Namespace(target=None)); print(*sorted(set(sys.modules) - before))"
     )
     env = {**os.environ, **home, "PYTHONPATH": os.pathsep.join(sys.path)}
     env = {name: value for name, value in env.items() if not name.startswith("BREAKRANKS_")}

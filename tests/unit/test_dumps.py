@@ -16,14 +16,14 @@ from msgspec.structs import replace
 
 from breakranks.cli.main import main
 from breakranks.errors import SnapshotError, UsageError
-from breakranks.explain import explain
-from breakranks.observe.recorder.dump import read
-from breakranks.observe.recorder.folder import rank_of
-from breakranks.observe.recorder.safely import DumpError, decode
+from breakranks.explain.verdict import explain
+from breakranks.observe.dump_snapshot import load
+from breakranks.observe.recorder.dump_folder import rank_of
+from breakranks.observe.recorder.dump_parse import read
+from breakranks.observe.recorder.safe_unpickle import DumpError, decode
 from breakranks.rankset import RankSet
-from breakranks.reach.dumps import load
-from breakranks.snapshot.file import pack, unpack
-from breakranks.snapshot.recorder import Track
+from breakranks.snapshot.recorder_tables import Track
+from breakranks.snapshot.snapshot_file import pack, unpack
 
 from .recordings import START, Call, dump, pending, write
 

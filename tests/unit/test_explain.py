@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from breakranks.errors import UsageError
-from breakranks.explain import Diagnosis, explain
-from breakranks.explain.meanings import Table, from_toml
+from breakranks.explain.diagnosis import Diagnosis
+from breakranks.explain.frame_table import FrameTable, from_toml
+from breakranks.explain.verdict import explain
 from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Rank, Socket, Thread
-from breakranks.snapshot.recorder import Recorder
+from breakranks.snapshot.recorder_tables import Recorder
 
 from .jobs import BATON, LOADER, LONG_SLEEP, PDB, SUBPROCESS, WORKER, World, lib, own
 
@@ -150,7 +151,7 @@ def test_who_naps_on_a_busy_machine_waits_for_a_cpu_and_uses_none(cpu_percent: f
             for ran in (0, 2_000_000_000)
         ]
         process = world.process(100 + rank, *((nap,) for nap in naps), cpu_percent=cpu_percent)
-        world.ranks.append(Rank(rank, "n1", process, rank))
+        world.ranks.append(Rank(rank=rank, host="n1", process=process, local_rank=rank))
     world.missing.append(Missing("2", "absent"))
     assert [one.kind for one in explain(world.snapshot()).findings if not one.informational] == kinds
 
@@ -186,8 +187,12 @@ def test_a_rank_that_polls_for_a_file_may_be_seen_between_two_sleeps() -> None:
     for rank in range(2):
         nap = Call("clock_nanosleep", left=0.03)
         moments = [(world.thread(own("wait_until_done"), native=("time_sleep",), call=call),) for call in (nap, None)]
-        lock = FileLock("/tmp/weights.part", "file", 100 + rank, 0, "", 3600.0)
-        world.ranks.append(Rank(rank, "n1", world.process(100 + rank, *moments, locks=(lock,)), rank))
+        lock = FileLock(
+            path="/tmp/weights.part", kind="file", waiter=100 + rank, holder=0, holder_command="", age=3600.0
+        )
+        world.ranks.append(
+            Rank(rank=rank, host="n1", process=world.process(100 + rank, *moments, locks=(lock,)), local_rank=rank)
+        )
     assert verdict_of(world) == ("stale-lock-file", "0-1", "")
 
 
@@ -196,7 +201,9 @@ def test_a_lock_file_without_holder_is_stale_and_named() -> None:
     for rank in range(2):
         world.add(
             world.thread(own("load_ops"), lib("wait", BATON), call=Call("clock_nanosleep", left=0.1), idle=0.05),
-            locks=(FileLock("/tmp/ext/lock", "file", 100 + rank, 0, "", 3600.0),),
+            locks=(
+                FileLock(path="/tmp/ext/lock", kind="file", waiter=100 + rank, holder=0, holder_command="", age=3600.0),
+            ),
         )
     world.add(world.in_barrier())
     diagnosis = explain(world.snapshot())
@@ -212,7 +219,16 @@ def test_a_lock_held_by_a_rank_in_a_barrier_is_that_ranks_fault() -> None:
     for rank in (1, 2):
         world.add(
             world.thread(own("write_cache"), call=Call("flock", 3)),
-            locks=(FileLock("/tmp/cache.lock", "flock", 100 + rank, 100, "python train.py", 60.0),),
+            locks=(
+                FileLock(
+                    path="/tmp/cache.lock",
+                    kind="flock",
+                    waiter=100 + rank,
+                    holder=100,
+                    holder_command="python train.py",
+                    age=60.0,
+                ),
+            ),
         )
     assert verdict_of(world) == ("lock-held", "0", "1-2")
 
@@ -223,7 +239,16 @@ def test_a_lock_held_by_a_rank_that_sleeps_is_no_collective() -> None:
     for rank in (1, 2):
         world.add(
             world.thread(own("write_cache"), call=Call("flock", 3)),
-            locks=(FileLock("/tmp/cache.lock", "flock", 100 + rank, 100, "python train.py", 60.0),),
+            locks=(
+                FileLock(
+                    path="/tmp/cache.lock",
+                    kind="flock",
+                    waiter=100 + rank,
+                    holder=100,
+                    holder_command="python train.py",
+                    age=60.0,
+                ),
+            ),
         )
     verdict = explain(world.snapshot()).verdict
     assert verdict is not None and verdict.where is not None
@@ -235,7 +260,11 @@ def test_a_lock_held_by_an_outsider_names_it() -> None:
     world = World()
     world.add(
         world.thread(own("write_cache"), call=Call("flock", 3)),
-        locks=(FileLock("/tmp/cache.lock", "flock", 100, 4242, "backup --all", 60.0),),
+        locks=(
+            FileLock(
+                path="/tmp/cache.lock", kind="flock", waiter=100, holder=4242, holder_command="backup --all", age=60.0
+            ),
+        ),
     )
     world.add(world.in_barrier())
     diagnosis = explain(world.snapshot())
@@ -335,7 +364,7 @@ def test_a_socket_is_named_by_its_peer() -> None:
     world = World()
     world.add(
         world.thread(own("fetch"), call=Call("recvfrom", 7)),
-        sockets=(Socket(7, "tcp", "10.0.0.1:4000", "10.0.0.2:80", "established"),),
+        sockets=(Socket(fd=7, protocol="tcp", local="10.0.0.1:4000", peer="10.0.0.2:80", status="established"),),
     )
     world.add(world.in_barrier())
     diagnosis = explain(world.snapshot())
@@ -347,7 +376,7 @@ def test_a_server_that_waits_for_clients_is_not_stuck() -> None:
     world = World()
     world.add(
         world.thread(own("serve"), call=Call("accept4", 3)),
-        sockets=(Socket(3, "tcp", "0.0.0.0:80", "", "listening"),),
+        sockets=(Socket(fd=3, protocol="tcp", local="0.0.0.0:80", peer="", status="listening"),),
     )
     assert explain(world.snapshot()).verdict is None
 
@@ -424,7 +453,7 @@ def test_a_meaning_of_the_users_own() -> None:
     world = World()
     world.add(world.thread(own("train"), lib("confirm", "/venv/lib/python3.11/site-packages/mylib/ask.py")))
     world.add(world.in_all_reduce())
-    verdict = explain(world.snapshot(), Table(rows)).verdict
+    verdict = explain(world.snapshot(), FrameTable(rows)).verdict
     assert verdict is not None and verdict.kind == "debugger-prompt"
 
 
@@ -476,7 +505,7 @@ def test_a_recorder_that_was_read_before_a_sleep_ended_says_nothing_of_what_came
     naps = [world.thread(own("throttle"), call=Call("clock_nanosleep", left=0.5), idle=0.1) for _ in range(3)]
     world.add_moving(*naps)
     world.add(world.in_all_reduce(idle=9.0))
-    world.ranks[1] = msgspec.structs.replace(world.ranks[1], recorder=Recorder("2.10", read))
+    world.ranks[1] = msgspec.structs.replace(world.ranks[1], recorder=Recorder(version="2.10", time=read))
     diagnosis = explain(world.snapshot())
     assert (diagnosis.verdict.kind if diagnosis.verdict is not None else None) == kind, diagnosis
 
@@ -484,7 +513,12 @@ def test_a_recorder_that_was_read_before_a_sleep_ended_says_nothing_of_what_came
 def test_data_that_comes_in_slowly_is_no_hang() -> None:
     world = World(span=2.0)
     wait = world.thread(own("download"), call=Call("recvfrom", 7), idle=0.02)
-    world.add_moving(wait, wait, wait, sockets=(Socket(7, "tcp", "10.0.0.1:4000", "10.0.0.2:80", "established"),))
+    world.add_moving(
+        wait,
+        wait,
+        wait,
+        sockets=(Socket(fd=7, protocol="tcp", local="10.0.0.1:4000", peer="10.0.0.2:80", status="established"),),
+    )
     world.add(world.in_barrier())
     world.ranks[1] = msgspec.structs.replace(
         world.ranks[1], process=world.process(101, (world.thread(own("finish"), lib("barrier"), idle=8.0),))

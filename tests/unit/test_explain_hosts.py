@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from breakranks.explain import explain
-from breakranks.explain.model import Diagnosis, Finding
-from breakranks.show import json as show_json
-from breakranks.show.style import Look, render
-from breakranks.show.tree import stacks_lines
-from breakranks.show.verdict import why_lines
+from breakranks.explain.diagnosis import Diagnosis, Finding
+from breakranks.explain.verdict import explain
+from breakranks.show import json_output as show_json
+from breakranks.show.stack_tree import stacks_lines
+from breakranks.show.terminal_text import TerminalStyle, render
+from breakranks.show.verdict_lines import why_lines
 from breakranks.snapshot.model import Call, FileLock, Host, Missing, OpenFile, Process, Snapshot, Socket
 
 from .jobs import BATON, LONG_SLEEP, World, lib, own
@@ -20,8 +20,8 @@ from .test_merging import merged, on_hosts
 from .test_recorded import recorded
 
 READ = Call("read", fd=5)
-LOOK = Look(width=110, now=1001.0)
-DOWN = Host("n3", state="timed-out", reason="no answer in 10 s", remedy="ping n3")
+LOOK = TerminalStyle(width=110, now=1001.0)
+DOWN = Host(name="n3", state="timed-out", reason="no answer in 10 s", remedy="ping n3")
 
 
 def all_reduce(ranks: int = 4) -> World:
@@ -207,7 +207,7 @@ def test_a_lock_is_held_by_a_process_of_the_same_host() -> None:
     world = all_reduce(1)
     world.add(world.thread(own("save", 5), call=LONG_SLEEP))
     world.add(world.thread(own("save", 6), call=LONG_SLEEP))
-    lock = FileLock("/tmp/x.lock", "flock", 51, holder=50, holder_command="python")
+    lock = FileLock(path="/tmp/x.lock", kind="flock", waiter=51, holder=50, holder_command="python")
     world.add(world.thread(own("save", 9), call=Call("flock", fd=3)), locks=(lock,))
     # n1 has ranks 0 and 1, n2 has 2 and 3, and both number them 50 and 51: the holder is rank 2, not rank 0.
     snapshot = same_pids(on_hosts(world.snapshot(), 2), 50)
@@ -225,7 +225,7 @@ def baton(rank: int, opens: str = "") -> Snapshot:
             world.add(world.thread(own("build", 5), call=LONG_SLEEP), files=files)
         else:
             poll = world.thread(own("load", 8), lib("wait", BATON), call=Call("clock_nanosleep", left=0.1))
-            world.add(poll, locks=(FileLock(path, "file", 100 + number, age=500.0),))
+            world.add(poll, locks=(FileLock(path=path, kind="file", waiter=100 + number, age=500.0),))
     return on_hosts(world.snapshot(), 2)
 
 
@@ -252,7 +252,7 @@ def test_what_the_kernel_killed_is_looked_up_on_the_right_host() -> None:
 
 def test_commands_say_the_host() -> None:
     world = all_reduce(3)
-    child = Process(900, 103, ("sleep", "99"), state="S")
+    child = Process(pid=900, parent=103, command=("sleep", "99"), state="S")
     waits = world.thread(own("prepare", 5), lib("wait", "/usr/lib/python3.11/subprocess.py"), call=Call("wait4"))
     world.add(waits, children=(child,))
     found = verdict(on_hosts(world.snapshot(), 2))
@@ -304,7 +304,16 @@ A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 def tcp(
     local: str, peer: str, *, sent: int = 0, unread: int = 0, retries: int = 0, status: str = "established"
 ) -> Socket:
-    return Socket(7, "tcp", local, peer, status, sent, unread, retries=retries)
+    return Socket(
+        fd=7,
+        protocol="tcp",
+        local=local,
+        peer=peer,
+        status=status,
+        send_queue=sent,
+        receive_queue=unread,
+        retries=retries,
+    )
 
 
 def linked(sockets: dict[int, tuple[Socket, ...]], addresses: tuple[str, ...] = (A, B, C), **states: str) -> Snapshot:
@@ -417,8 +426,8 @@ def test_data_for_a_host_that_does_not_answer_is_told_with_it() -> None:
 
 def test_lost_hosts_are_lines_with_the_reason_and_the_remedy() -> None:
     snapshot = lacking()
-    more = Host("n7", state="timed-out", reason="no answer in 10 s", remedy="ping n7")
-    refused = Host("n8", state="refused", reason="Permission denied (publickey)", remedy="ssh n8 must work")
+    more = Host(name="n7", state="timed-out", reason="no answer in 10 s", remedy="ping n7")
+    refused = Host(name="n8", state="refused", reason="Permission denied (publickey)", remedy="ssh n8 must work")
     snapshot = replace(snapshot, hosts=(*snapshot.hosts, more, refused))
     text = render(stacks_lines(snapshot, LOOK), LOOK)
     assert "torchrun · 4 of 6 ranks · n[1-2] (3 more not seen)" in text

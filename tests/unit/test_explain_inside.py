@@ -5,16 +5,26 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakranks.explain import explain
-from breakranks.explain.inside import note, spoken
-from breakranks.explain.model import Finding
-from breakranks.observe.stacks import PythonStacks, PythonThread
+from breakranks.explain.diagnosis import Finding
+from breakranks.explain.introspected import note, spoken
+from breakranks.explain.verdict import explain
+from breakranks.observe.evidence import as_own, still_so, with_paths
+from breakranks.observe.pyspy_parse import PythonStacks, PythonThread
 from breakranks.rankset import RankSet
-from breakranks.reach.evidence import as_own, still_so, with_paths
-from breakranks.show import json as show_json
-from breakranks.show.style import Look
-from breakranks.show.tree import stacks_lines
-from breakranks.snapshot.inside import BY_ACQUIRE, BY_LOCK, BY_WITH, Inside, Item, Loader, Loop, Polled, Wait
+from breakranks.show import json_output as show_json
+from breakranks.show.stack_tree import stacks_lines
+from breakranks.show.terminal_text import TerminalStyle
+from breakranks.snapshot.introspection import (
+    BY_ACQUIRE,
+    BY_LOCK,
+    BY_WITH,
+    Introspection,
+    Item,
+    Loader,
+    Loop,
+    PolledFile,
+    ThreadWait,
+)
 from breakranks.snapshot.model import Call, FileLock, Frame, OpenFile, Process, Rank, Snapshot, Thread
 
 from .jobs import LOADER, LONG_SLEEP, OWN, THREADING, World, lib, own
@@ -34,15 +44,15 @@ def at_lock(world: World, function: str, tid: int, name: str, **more: object) ->
     return world.thread(own(function), native=("lock_PyThread_acquire_lock",), tid=tid, name=name, **more)  # type: ignore[arg-type]
 
 
-def held(tid: int, owner: int, name: str = "self.lock", proof: str = BY_WITH, kind: str = "Lock") -> Wait:
-    return Wait(tid, kind, name, owner, proof, "fill", OWN, 7)
+def held(tid: int, owner: int, name: str = "self.lock", proof: str = BY_WITH, kind: str = "Lock") -> ThreadWait:
+    return ThreadWait(tid=tid, kind=kind, name=name, owner=owner, proof=proof, function="fill", file=OWN, line=7)
 
 
-def said(*waits: Wait, **more: object) -> Inside:
-    return Inside(1001.0, waits, **more)  # type: ignore[arg-type]
+def said(*waits: ThreadWait, **more: object) -> Introspection:
+    return Introspection(time=1001.0, waits=waits, **more)  # type: ignore[arg-type]
 
 
-def with_waits(*waits: Wait, other: str = "lock", moves: bool = False, victims: bool = True) -> World:
+def with_waits(*waits: ThreadWait, other: str = "lock", moves: bool = False, victims: bool = True) -> World:
     """Rank 0 at a lock, its thread `loader` at a lock or elsewhere, rank 1 in a collective."""
     world = World(span=6.0)
     main = at_lock(world, "lookup", 100, "MainThread")
@@ -55,7 +65,7 @@ def with_waits(*waits: Wait, other: str = "lock", moves: bool = False, victims: 
     threads = (main, places[other])
     later = (main, world.thread(own("elsewhere"), tid=7, name="loader", call=RECV)) if moves else threads
     process = world.process(100, threads, later, inside=said(*waits))
-    world.ranks.append(Rank(0, "n1", process))
+    world.ranks.append(Rank(rank=0, host="n1", process=process))
     if victims:
         world.add(world.in_all_reduce(idle=2.0 if moves else 60.0), rank=1)
     return world
@@ -117,7 +127,7 @@ def test_without_what_the_inside_said_the_owner_is_not_known() -> None:
 
 def test_a_queue_whose_producer_has_ended() -> None:
     world = World(span=6.0)
-    wait = Wait(100, "Queue", "self.items", state="empty", ended=("reader",))
+    wait = ThreadWait(tid=100, kind="Queue", name="self.items", state="empty", ended=("reader",))
     main = world.thread(own("next_batch"), lib("get", "/usr/lib/python3.11/queue.py"), lib("wait", THREADING), tid=100)
     world.add(main, inside=said(wait))
     world.add(world.in_all_reduce())
@@ -132,14 +142,17 @@ def test_a_queue_whose_producer_has_ended() -> None:
     ("wait", "words"),
     [
         (
-            Wait(100, "Barrier", "both", state="1 of 2 have come"),
+            ThreadWait(tid=100, kind="Barrier", name="both", state="1 of 2 have come"),
             "waits for both (Barrier), to which 1 of 2 have come, in",
         ),
-        (Wait(100, "Event", "self.ready", state="not set"), "waits for self.ready (Event), which is not set, in"),
-        (Wait(100, "Condition"), "waits for a Condition in"),
+        (
+            ThreadWait(tid=100, kind="Event", name="self.ready", state="not set"),
+            "waits for self.ready (Event), which is not set, in",
+        ),
+        (ThreadWait(tid=100, kind="Condition"), "waits for a Condition in"),
     ],
 )
-def test_other_waits_whose_end_nobody_knows(wait: Wait, words: str) -> None:
+def test_other_waits_whose_end_nobody_knows(wait: ThreadWait, words: str) -> None:
     world = World(span=6.0)
     world.add(world.thread(own("next_batch"), lib("wait", THREADING), tid=100), inside=said(wait))
     world.add(world.in_all_reduce())
@@ -152,7 +165,7 @@ def loader_world(*, awaited: int, item: Item | None) -> World:
     idle = world.thread(lib("_worker_loop", WORKER), tid=901, call=Call("poll"))
     children = (
         world.process(901, (idle,)),
-        world.process(900, (busy,), inside=Inside(item=item) if item is not None else None),
+        world.process(900, (busy,), inside=Introspection(item=item) if item is not None else None),
     )
     main = world.thread(own("train"), lib("_next_data", LOADER), lib("_get_data", LOADER), tid=100, call=Call("poll"))
     world.add(main, children=children, inside=said(loader=Loader(100, 3, 1, awaited)))
@@ -174,8 +187,8 @@ def test_a_worker_that_is_gone() -> None:
     assert "worker 1 (process 77), which is gone" in found.summary
 
 
-def loops(pid: int, epoch: int, step: int, name: str = "step") -> Inside:
-    return said(loops=(Loop(pid, "train", OWN, ("epoch", name), (epoch, step)),))
+def loops(pid: int, epoch: int, step: int, name: str = "step") -> Introspection:
+    return said(loops=(Loop(tid=pid, function="train", file=OWN, names=("epoch", name), values=(epoch, step)),))
 
 
 def test_how_far_each_has_come_is_evidence() -> None:
@@ -214,7 +227,10 @@ def test_a_join_through_a_thread_that_waits_for_work() -> None:
     main = world.thread(own("finish"), lib("join", THREADING), tid=100)
     idle = world.thread(own("drain"), lib("get", "/usr/lib/python3.11/queue.py"), tid=7, name="drain")
     reducer = world.thread(own("reduce"), lib("all_reduce"), tid=8, name="reducer")
-    waits = Wait(100, "Thread", "drain", 7, BY_LOCK), Wait(7, "Queue", "items", state="empty")
+    waits = (
+        ThreadWait(tid=100, kind="Thread", name="drain", owner=7, proof=BY_LOCK),
+        ThreadWait(tid=7, kind="Queue", name="items", state="empty"),
+    )
     world.add(main, idle, reducer, inside=said(*waits))
     world.add(world.thread(own("publish"), call=LONG_SLEEP))
     found = verdict(world)
@@ -235,7 +251,7 @@ def test_the_least_progressed_where_all_stand_at_one_line() -> None:
 
 
 def stacks_of(snapshot: Snapshot, **more: bool) -> str:
-    lines = stacks_lines(snapshot, Look(width=0, color=False, now=0.0), **more)
+    lines = stacks_lines(snapshot, TerminalStyle(width=0, color=False, now=0.0), **more)
     return "\n".join("".join(p if isinstance(p, str) else p[0] for p in line) for line in lines)
 
 
@@ -277,7 +293,10 @@ def test_ranks_that_said_nothing_have_no_note() -> None:
 
 def seen(*threads: tuple[int, str, int]) -> PythonStacks:
     return PythonStacks(
-        tuple(PythonThread(tid, "", False, (Frame(name, OWN, line),), {}) for tid, name, line in threads)
+        tuple(
+            PythonThread(tid=tid, name="", gil=False, frames=(Frame(name, OWN, line),), hints={})
+            for tid, name, line in threads
+        )
     )
 
 
@@ -293,21 +312,25 @@ def seen(*threads: tuple[int, str, int]) -> PythonStacks:
 )
 def test_a_wait_is_forgotten_when_its_threads_go_on(now: PythonStacks, waits: int) -> None:
     then = seen((1, "lookup", 3), (2, "fill", 9))
-    inside = said(held(1, 2), loops=(Loop(1, "lookup", OWN, ("i",), (1,)),), polled=(Polled(1, "/x", "own"),))
+    inside = said(
+        held(1, 2),
+        loops=(Loop(tid=1, function="lookup", file=OWN, names=("i",), values=(1,)),),
+        polled=(PolledFile(1, "/x", "own"),),
+    )
     assert len(still_so(inside, then, now).waits) == waits
     assert still_so(inside, then, then) == inside
 
 
 def test_paths_that_were_named_inside_are_looked_for_like_others() -> None:
-    inside = said(polled=(Polled(1, "/x/weights.part", "own"), Polled(1, "/x/lock", "file")))
-    (thread,) = with_paths((Thread(1, "MainThread"),), inside)
+    inside = said(polled=(PolledFile(1, "/x/weights.part", "own"), PolledFile(1, "/x/lock", "file")))
+    (thread,) = with_paths((Thread(tid=1, name="MainThread"),), inside)
     assert sorted(thread.hints.values()) == ["/x/lock", "/x/weights.part"]
-    locks = [FileLock("/x/weights.part", "file", 1), FileLock("/x/lock", "file", 1)]
+    locks = [FileLock(path="/x/weights.part", kind="file", waiter=1), FileLock(path="/x/lock", kind="file", waiter=1)]
     assert [lock.kind for lock in as_own(locks, inside, ())] == ["own", "file"]
     assert [lock.path for lock in as_own(locks, inside, (OpenFile(3, "/x/weights.part", "file"),))] == ["/x/lock"]
 
 
 def test_an_older_snapshot_has_nothing_of_the_inside() -> None:
-    plain = msgspec.to_builtins(Process(1, 0, ("python",)))
+    plain = msgspec.to_builtins(Process(pid=1, parent=0, command=("python",)))
     del plain["inside"]
     assert msgspec.convert(plain, Process).inside is None

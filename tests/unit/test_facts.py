@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from breakranks.inside import channel
-from breakranks.reach import answers, sources
-from breakranks.reach.places import may_wait
-from breakranks.reach.questions import Library, Thread, merged, questions
-from breakranks.reach.sources import Held, Polled, Source, path_of
-from breakranks.snapshot.inside import BY_ACQUIRE, BY_LOCK, BY_WITH, Inside
+from breakranks.inject import mailbox
+from breakranks.introspect import answers, sources
+from breakranks.introspect.library_waits import may_wait
+from breakranks.introspect.questions import SeenThread, SourceCache, merged, questions
+from breakranks.introspect.sources import HeldLock, PolledPath, SourceFile, path_of
+from breakranks.snapshot.introspection import BY_ACQUIRE, BY_LOCK, BY_WITH, Introspection
 from breakranks.snapshot.model import Frame
 
 DEADLINE = 60.0
@@ -32,15 +32,15 @@ DEADLINE = 60.0
 
 def payload() -> types.SimpleNamespace:
     scope: dict[str, Any] = {"__name__": "breakranks_payload"}
-    exec(compile(channel.payload("facts"), "<breakranks>", "exec"), scope)
+    exec(compile(mailbox.payload("frame_values"), "<breakranks>", "exec"), scope)
     return types.SimpleNamespace(**scope)
 
 
 FACTS = payload()
 
 
-def source(text: str) -> Source:
-    return Source(textwrap.dedent(text).lstrip("\n"))
+def source(text: str) -> SourceFile:
+    return SourceFile(textwrap.dedent(text).lstrip("\n"))
 
 
 # --- what the source says ---
@@ -55,7 +55,7 @@ def test_a_with_is_waited_for_at_its_line_and_held_below_it() -> None:
     """)
     assert code.line("f", 2).waits == ("self.pool.lock", "other")
     assert code.line("f", 2).held == ()
-    assert code.line("f", 3).held == (Held("self.pool.lock", 2, True), Held("other", 2, True))
+    assert code.line("f", 3).held == (HeldLock("self.pool.lock", 2, True), HeldLock("other", 2, True))
     assert code.line("f", 3).waits == ()
     assert code.line("f", 4) == sources.NOTHING._replace(receivers=())
 
@@ -84,14 +84,14 @@ def test_acquire_counts_until_its_release() -> None:
             rest()
     """)
     assert code.line("f", 2).waits == ("self.lock",)
-    assert code.line("f", 4).held == (Held("self.lock", 2, False),)
+    assert code.line("f", 4).held == (HeldLock("self.lock", 2, False),)
     assert code.line("f", 7).held == ()
 
 
 def test_on_one_line_nobody_can_tell_before_from_in() -> None:
-    code = Source("with lock: work()")
+    code = SourceFile("with lock: work()")
     assert code.line("<module>", 1).waits == ("lock",)
-    assert code.line("<module>", 1).held == (Held("lock", 1, False),)
+    assert code.line("<module>", 1).held == (HeldLock("lock", 1, False),)
 
 
 def test_calls_and_subscripts_are_not_followed() -> None:
@@ -163,27 +163,27 @@ def test_a_function_of_the_same_name_is_told_by_its_lines() -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("while os.path.exists(self.path): sleep(1)", [Polled("self.path", True)]),
-        ("while self.path.exists() and time.time() < end: time.sleep(1)", [Polled("self.path", True)]),
-        ("while not os.path.exists(self.path): sleep(1)", [Polled("self.path", False)]),
-        ("while os.path.exists(run_flag): train(); sleep(1)", [Polled("run_flag", False)]),  # a switch, and no lock
-        ("while True: os.open(path, os.O_CREAT | os.O_EXCL)", [Polled("path", True)]),
-        ("while True: open(path)", [Polled("path", False)]),
-        ("while True: open(path, 'x')", [Polled("path", True)]),
-        ("while True: os.mkdir(path)", [Polled("path", True)]),
-        ("while True: path.mkdir(exist_ok=True)", [Polled("path", False)]),
-        ("while True: fcntl.flock(self.file, LOCK_EX | LOCK_NB)", [Polled("self.file", True)]),
+        ("while os.path.exists(self.path): sleep(1)", [PolledPath("self.path", True)]),
+        ("while self.path.exists() and time.time() < end: time.sleep(1)", [PolledPath("self.path", True)]),
+        ("while not os.path.exists(self.path): sleep(1)", [PolledPath("self.path", False)]),
+        ("while os.path.exists(run_flag): train(); sleep(1)", [PolledPath("run_flag", False)]),  # a switch, and no lock
+        ("while True: os.open(path, os.O_CREAT | os.O_EXCL)", [PolledPath("path", True)]),
+        ("while True: open(path)", [PolledPath("path", False)]),
+        ("while True: open(path, 'x')", [PolledPath("path", True)]),
+        ("while True: os.mkdir(path)", [PolledPath("path", True)]),
+        ("while True: path.mkdir(exist_ok=True)", [PolledPath("path", False)]),
+        ("while True: fcntl.flock(self.file, LOCK_EX | LOCK_NB)", [PolledPath("self.file", True)]),
         ("while True: os.path.exists(name())", []),
         ("os.path.exists(path)", []),
     ],
 )
-def test_files_that_a_loop_looks_at(body: str, expected: list[Polled]) -> None:
-    assert list(Source(body).line("<module>", 1).polled) == expected
+def test_files_that_a_loop_looks_at(body: str, expected: list[PolledPath]) -> None:
+    assert list(SourceFile(body).line("<module>", 1).polled) == expected
 
 
 @pytest.mark.parametrize("text", ["", "def f(:", "\0", "(" * 5000, "x = " + "-" * 50_000 + "1", "a" + ".b" * 3000])
 def test_sources_that_are_none(text: str) -> None:
-    code = Source(text)
+    code = SourceFile(text)
     assert code.line("f", 1) == sources.NOTHING
     code.line("<module>", 1)  # whatever it says
 
@@ -430,13 +430,13 @@ class Program:
             assert time.monotonic() < end
             time.sleep(0.01)
 
-    def look(self, earlier: Mapping[int, int] = MappingProxyType({})) -> Inside:
+    def look(self, earlier: Mapping[int, int] = MappingProxyType({})) -> Introspection:
         """What is known of these threads: stacks as they would be seen from outside, and what the payload says.
 
         ``earlier``: lines at which they were when they were seen, where they have gone on since.
         """
         seen = tuple(
-            Thread(
+            SeenThread(
                 thread.native_id or 0,
                 tuple(
                     Frame(f.f_code.co_name, f.f_code.co_filename, earlier.get(f.f_lineno or 0, f.f_lineno or 0))
@@ -445,7 +445,7 @@ class Program:
             )
             for thread in self.threads.values()
         )
-        asked = questions(Library(), os.getpid(), 0.0, seen)
+        asked = questions(SourceCache(), os.getpid(), 0.0, seen)
         said = answers.read(FACTS.answer({"asked": merged([asked])}))
         return answers.inside(said, asked, seen, os.getpid())
 
@@ -701,15 +701,15 @@ def test_a_source_that_is_newer_than_its_process_is_not_believed(program: Callab
     one.start("stand", 3)
     frame = Frame("stand", str(one.file), 3)
     started = time.time() - 100
-    assert Library().line(os.getpid(), started, frame).loops == ()  # it was made just now
-    assert Library().line(os.getpid(), time.time() + 10, frame).loops == ("step",)
+    assert SourceCache().line(os.getpid(), started, frame).loops == ()  # it was made just now
+    assert SourceCache().line(os.getpid(), time.time() + 10, frame).loops == ("step",)
 
 
 def test_sources_that_are_missing_or_huge(tmp_path: Path) -> None:
     huge = tmp_path / "huge.py"
     huge.write_text("with lock:\n    pass\n" + "#" * (2 << 20))
     for file in (str(huge), "/nowhere/x.py", "<string>", "<frozen x>", "", "relative.py", "\0.py"):
-        assert Library().line(os.getpid(), 0.0, Frame("<module>", file, 1)) == sources.NOTHING
+        assert SourceCache().line(os.getpid(), 0.0, Frame("<module>", file, 1)) == sources.NOTHING
 
 
 def test_whether_it_is_worth_to_get_inside(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breakranks.errors import SnapshotError
-from breakranks.snapshot import file as snapshot_file
-from breakranks.snapshot.file import HEADER_SIZE, MAGIC, is_snapshot, load, pack, save, unpack
-from breakranks.snapshot.inside import Inside, Item, Loader, Loop, Polled, Wait
+from breakranks.snapshot import snapshot_file as snapshot_file
+from breakranks.snapshot.introspection import Introspection, Item, Loader, Loop, PolledFile, ThreadWait
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
     Call,
@@ -36,6 +35,7 @@ from breakranks.snapshot.model import (
     StackTable,
     Thread,
 )
+from breakranks.snapshot.snapshot_file import HEADER_BYTES, MAGIC, is_snapshot, load, pack, save, unpack
 
 
 def example(ranks: int = 4) -> Snapshot:
@@ -46,49 +46,83 @@ def example(ranks: int = 4) -> Snapshot:
         version=FORMAT_VERSION,
         made_by="breakranks test",
         time=1000.0,
-        job=Job("tr-29500", "torchrun", ranks + 1, 900.0, ("torchrun", "train.py"), {"run id": "none"}, 7),
+        job=Job(
+            key="tr-29500",
+            launcher="torchrun",
+            world_size=ranks + 1,
+            started=900.0,
+            command=("torchrun", "train.py"),
+            ids={"run id": "none"},
+            launcher_pid=7,
+        ),
         ranks=tuple(
             Rank(
-                rank,
-                "n1",
-                Process(
-                    100 + rank,
-                    7,
-                    ("python", "träin.py"),
+                rank=rank,
+                host="n1",
+                process=Process(
+                    pid=100 + rank,
+                    parent=7,
+                    command=("python", "träin.py"),
                     samples=tuple(
                         Sample(
-                            time,
-                            "S",
-                            threads=(Thread(1, "MainThread", wait, native, "S", call=Call("poll", 3, 1.5), idle=2.0),),
+                            time=time,
+                            state="S",
+                            threads=(
+                                Thread(
+                                    tid=1,
+                                    name="MainThread",
+                                    stack=wait,
+                                    native=native,
+                                    state="S",
+                                    call=Call("poll", 3, 1.5),
+                                    idle=2.0,
+                                ),
+                            ),
                             quiet_ran=(1,),
                         )
                         for time in (999.0, 1000.0)
                     ),
                     files=(OpenFile(3, "/data/x", "file"),),
-                    sockets=(Socket(4, "tcp", "127.0.0.1:1", "127.0.0.1:2", "ESTABLISHED"),),
-                    locks=(FileLock("/tmp/lock", "flock", 100, age=9.0),),
-                    problems=(Problem("no native stack", "do this"),),
-                    inside=Inside(
-                        999.5,
-                        (Wait(1, "Lock", "self.lock", 2, "with", "fill", "/home/me/train.py", 7, "", (3,), ("x",)),),
-                        (Loop(1, "main", "/home/me/train.py", ("step",), (117,)),),
-                        (Polled(1, "/tmp/lock", "file"),),
-                        Loader(1, 3, 0, 200),
-                        Item(0, 3, (12, 13), 13),
+                    sockets=(
+                        Socket(fd=4, protocol="tcp", local="127.0.0.1:1", peer="127.0.0.1:2", status="ESTABLISHED"),
                     ),
-                    children=(Process(200 + rank, 100 + rank, ("worker",)),),
+                    locks=(FileLock(path="/tmp/lock", kind="flock", waiter=100, age=9.0),),
+                    problems=(Problem("no native stack", "do this"),),
+                    inside=Introspection(
+                        time=999.5,
+                        waits=(
+                            ThreadWait(
+                                tid=1,
+                                kind="Lock",
+                                name="self.lock",
+                                owner=2,
+                                proof="with",
+                                function="fill",
+                                file="/home/me/train.py",
+                                line=7,
+                                state="",
+                                users=(3,),
+                                ended=("x",),
+                            ),
+                        ),
+                        loops=(Loop(tid=1, function="main", file="/home/me/train.py", names=("step",), values=(117,)),),
+                        polled=(PolledFile(1, "/tmp/lock", "file"),),
+                        loader=Loader(1, 3, 0, 200),
+                        item=Item(0, 3, (12, 13), 13),
+                    ),
+                    children=(Process(pid=200 + rank, parent=100 + rank, command=("worker",)),),
                 ),
-                rank,
+                local_rank=rank,
             )
             for rank in range(ranks)
         ),
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),
-        hosts=(Host("n1", 2, 0.5, 1 << 30),),
+        hosts=(Host(name="n1", cpus=2, load=0.5, memory=1 << 30),),
         missing=(Missing(f"{ranks}", "exited"),),
         interval=1.0,
         native=True,
-        launcher=Process(7, 1, ("torchrun",)),
+        launcher=Process(pid=7, parent=1, command=("torchrun",)),
     )
 
 
@@ -106,7 +140,7 @@ def sealed(plain: bytes, size: int | None = None, version: int = FORMAT_VERSION)
 def with_thread(**changes: object) -> Snapshot:
     made = example()
     thread = msgspec.structs.replace(made.ranks[0].process.samples[0].threads[0], **changes)
-    return with_process(samples=(Sample(1.0, "S", threads=(thread,)),))
+    return with_process(samples=(Sample(time=1.0, state="S", threads=(thread,)),))
 
 
 def with_process(**changes: object) -> Snapshot:
@@ -198,22 +232,30 @@ BROKEN = {
     "idle without end": (forged(with_thread(idle=float("inf"))), "not a number"),
     "deadline without end": (forged(with_thread(call=Call("poll", 1, float("nan")))), "not a number"),
     "start is not a number": (forged(with_process(started=float("nan"))), "not a number"),
-    "a visit at no time": (forged(with_process(inside=Inside(float("nan")))), "not a number"),
+    "a visit at no time": (forged(with_process(inside=Introspection(time=float("nan")))), "not a number"),
     "loops that do not fit": (
-        forged(with_process(inside=Inside(loops=(Loop(1, "f", "x.py", ("a", "b"), (1,)),)))),
+        forged(
+            with_process(
+                inside=Introspection(loops=(Loop(tid=1, function="f", file="x.py", names=("a", "b"), values=(1,)),))
+            )
+        ),
         "more names than values",
     ),
-    "lock age": (forged(with_process(locks=(FileLock("x", "flock", 1, age=float("inf")),))), "age"),
+    "lock age": (forged(with_process(locks=(FileLock(path="x", kind="flock", waiter=1, age=float("inf")),))), "age"),
     "frame out of range": (forged(msgspec.structs.replace(example(), stacks=((), (0, 77)))), "frame"),
     "frame before the start": (forged(msgspec.structs.replace(example(), stacks=((), (-1,)))), "frame"),
     "no row 0": (forged(msgspec.structs.replace(example(), stacks=())), "row 0"),
     "row 0 not empty": (forged(msgspec.structs.replace(example(), stacks=((0,),))), "row 0"),
     "a rank beyond memory": (
-        forged(msgspec.structs.replace(example(), ranks=(Rank(1 << 60, "n", Process(1, 0, ())),))),
+        forged(
+            msgspec.structs.replace(
+                example(), ranks=(Rank(rank=1 << 60, host="n", process=Process(pid=1, parent=0, command=())),)
+            )
+        ),
         "rank 1152921504606846976",
     ),
     "a world beyond memory": (
-        forged(msgspec.structs.replace(example(), job=Job("k", "x", 1 << 60))),
+        forged(msgspec.structs.replace(example(), job=Job(key="k", launcher="x", world_size=1 << 60))),
         "a world of",
     ),
     "missing ranks nonsense": (
@@ -237,10 +279,10 @@ def test_a_broken_file_says_what_is_wrong_and_what_to_do(name: str, tmp_path: Pa
 
 def test_processes_below_one_another_are_bounded() -> None:
     def family(depth: int) -> Snapshot:
-        process = Process(1, 0, ())
+        process = Process(pid=1, parent=0, command=())
         for _ in range(depth):
-            process = Process(1, 0, (), children=(process,))
-        return msgspec.structs.replace(example(), ranks=(Rank(0, "n", process),))
+            process = Process(pid=1, parent=0, command=(), children=(process,))
+        return msgspec.structs.replace(example(), ranks=(Rank(rank=0, host="n", process=process),))
 
     assert unpack(forged(family(50))).ranks[0].rank == 0
     for depth in (101, 300):
@@ -303,8 +345,8 @@ def test_fuzz_a_good_file_overwritten(place: int, noise: bytes) -> None:
 
 def test_fuzz_the_content_under_a_valid_header() -> None:
     # Mutations of the msgpack itself: those that still decode must be safe to fold and to list.
-    from breakranks.snapshot.fold import fold, fold_threads
     from breakranks.snapshot.model import processes
+    from breakranks.snapshot.prefix_tree import fold, fold_threads
 
     plain = msgspec.msgpack.encode(example())
     chance = random.Random(2)
@@ -326,8 +368,8 @@ def test_fuzz_the_content_under_a_valid_header() -> None:
 
 def test_the_header_is_what_the_format_says() -> None:
     assert GOOD.startswith(b"BREAKRANKS\x01\x00")
-    assert HEADER_SIZE == 32
-    assert snapshot_file.MAX_SIZE == 1 << 30
+    assert HEADER_BYTES == 32
+    assert snapshot_file.MAX_SNAPSHOT_BYTES == 1 << 30
 
 
 def test_texts_that_are_not_utf8_spoil_nothing_else() -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakranks.jobs.find import Found, FoundJob, StackOf, find_jobs
+from breakranks.jobs.found_jobs import FoundJob, LocalJobs, StackOf
 from breakranks.jobs.launchers import AGENT, LAUNCHERS, identities, is_helper, is_wrapper, launcher_of, program_names
-from breakranks.observe.table import Entry, Table
+from breakranks.jobs.local_jobs import find_jobs
+from breakranks.observe.process_table import ProcessEntry, ProcessTable
 
 SPAWNED = ("python", "-c", "from multiprocessing.spawn import spawn_main; …", "--multiprocessing-fork")
 TORCHRUN = ("python", "/opt/bin/torchrun", "--nproc-per-node=2", "train.py")
@@ -22,7 +23,7 @@ class Machine:
     """Processes, written down as short as a test can be read."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = [Entry(1, 0, "init", exe="init", session=1)]
+        self.entries: list[ProcessEntry] = [ProcessEntry(pid=1, ppid=0, name="init", exe="init", session=1)]
         self.commands: dict[int, tuple[str, ...]] = {}
         self.environs: dict[int, dict[str, str]] = {}
         self.namespaces: dict[tuple[int, str], str] = {}
@@ -43,7 +44,7 @@ class Machine:
     ) -> int:
         pid = next(self._pids)
         fields = {"session": pid, "ticks": pid, "started": float(pid), **fields}
-        self.entries.append(Entry(pid, parent, name, exe=exe, **fields))
+        self.entries.append(ProcessEntry(pid=pid, ppid=parent, name=name, exe=exe, **fields))
         self.commands[pid] = tuple(command.split()) if isinstance(command, str) else command
         self.environs[pid] = {key: str(value) for key, value in (env or {}).items()}
         return pid
@@ -63,8 +64,8 @@ class Machine:
     def zombie(self, parent: int, name: str = "python") -> int:
         return self.add(parent, (), None, exe=None, name=name, state="Z")
 
-    def table(self) -> Table:
-        return Table(
+    def table(self) -> ProcessTable:
+        return ProcessTable(
             self.entries,
             commands=self.commands,
             environs={pid: env for pid, env in self.environs.items() if pid not in self.refused},
@@ -74,7 +75,7 @@ class Machine:
             own_pid=self.own_pid,
         )
 
-    def find(self, stack_of: StackOf | None = None) -> Found:
+    def find(self, stack_of: StackOf | None = None) -> LocalJobs:
         return find_jobs(self.table(), stack_of=stack_of)
 
     def job(self, stack_of: StackOf | None = None) -> FoundJob:
@@ -133,7 +134,7 @@ def machine() -> Machine:
 
 def test_nothing_here(machine: Machine) -> None:
     machine.add(1, "python -m http.server")
-    assert machine.find() == Found((), ())
+    assert machine.find() == LocalJobs((), ())
 
 
 # --- who is the rank ---------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ def test_a_shell_around_a_rank_is_not_the_rank(machine: Machine) -> None:
     assert (job.job.key, job.job.launcher_pid) == ("slurm-7.0", step)
 
 
-@pytest.mark.parametrize("wrapper", ["python /opt/bin/conda run python x.py", "python -m breakranks.reach.agent"])
+@pytest.mark.parametrize("wrapper", ["python /opt/bin/conda run python x.py", "python -m breakranks.hosts.host_agent"])
 def test_a_python_program_that_only_starts_another_is_not_the_rank(machine: Machine, wrapper: str) -> None:
     outer = machine.add(1, wrapper, hand_env(0, 1))
     rank = machine.add(outer, "python x.py", hand_env(0, 1))
@@ -209,8 +210,8 @@ def test_we_are_no_rank_though_our_shell_has_the_variables(machine: Machine) -> 
 def test_an_agent_in_a_container_is_no_rank_nor_is_what_it_starts(looks: bool, machine: Machine) -> None:
     """The environment of `podman exec` has the variables of the rank; ``looks``: it is the agent that asks."""
     rank = machine.add(1, "python train.py", hand_env(0, 1))
-    janitor = machine.add(machine.shell(1, env=hand_env(0, 1)), ("python3", "-c", f"{AGENT}[]"), hand_env(0, 1))
-    agent = machine.fork(janitor)
+    cleanup = machine.add(machine.shell(1, env=hand_env(0, 1)), ("python3", "-c", f"{AGENT}[]"), hand_env(0, 1))
+    agent = machine.fork(cleanup)
     machine.add(agent, "python sampler.py", hand_env(0, 1))
     machine.own_pid = agent if looks else 0
     assert pids(machine.job()) == {0: rank}
@@ -772,8 +773,8 @@ def test_a_world_beyond_reason_is_none() -> None:
 @given(st.lists(st.tuples(st.integers(2, 9), st.integers(1, 9), st.booleans()), max_size=8))
 def test_parents_in_a_circle_do_not_hang_it(rows: list[tuple[int, int, bool]]) -> None:
     env = {name: str(value) for name, value in (torch_env(0, 1) | slurm_env(0, 1)).items()}
-    entries = {pid: Entry(pid, parent, "python", exe="python3") for pid, parent, _ in rows}
-    find_jobs(Table(entries.values(), environs={pid: env for pid, _, named in rows if named}))
+    entries = {pid: ProcessEntry(pid=pid, ppid=parent, name="python", exe="python3") for pid, parent, _ in rows}
+    find_jobs(ProcessTable(entries.values(), environs={pid: env for pid, _, named in rows if named}))
 
 
 @given(st.data())

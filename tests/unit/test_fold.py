@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakranks.rankset import RankSet
-from breakranks.snapshot.fold import Node, boilerplate, classes, cut, fold, fold_threads
 from breakranks.snapshot.model import Frame, Job, Process, Rank, Sample, Snapshot, StackTable, Thread
+from breakranks.snapshot.prefix_tree import StackNode, boilerplate, classes, cut, fold, fold_threads
 
 FRAMES = [Frame(f"f{i}", f"/home/me/m{i % 3}.py", i) for i in range(6)]
 stacks_of_ranks = st.dictionaries(
@@ -24,15 +24,25 @@ def snapshot_of(stacks: dict[int, tuple[Frame, ...]], order: list[int] | None = 
     for rank in order if order is not None else sorted(stacks):
         thread = Thread(tid=rank + 1, name="MainThread", stack=table.add(stacks[rank]))
         sample = Sample(time=1.0, state="S", threads=(thread,))
-        ranks.append(Rank(rank, "n1", Process(rank + 1, 1, ("python",), samples=(sample,))))
+        ranks.append(
+            Rank(rank=rank, host="n1", process=Process(pid=rank + 1, parent=1, command=("python",), samples=(sample,)))
+        )
     return made(table, ranks)
 
 
 def made(table: StackTable, ranks: list[Rank]) -> Snapshot:
-    return Snapshot(1, "test", 1.0, Job("j", "torchrun"), tuple(ranks), tuple(table.frames), tuple(table.stacks))
+    return Snapshot(
+        version=1,
+        made_by="test",
+        time=1.0,
+        job=Job(key="j", launcher="torchrun"),
+        ranks=tuple(ranks),
+        frames=tuple(table.frames),
+        stacks=tuple(table.stacks),
+    )
 
 
-def shape(node: Node) -> object:
+def shape(node: StackNode) -> object:
     return (node.frame, str(node.ranks), str(node.ends), [shape(child) for child in node.children])
 
 
@@ -104,10 +114,24 @@ def test_branches_are_in_order_of_their_lowest_rank() -> None:
 
 def test_a_rank_without_a_stack_ends_at_the_root() -> None:
     table = StackTable()
-    seen = Process(1, 0, (), samples=(Sample(1.0, "S", threads=(Thread(1, "m", table.add((FRAMES[0],))),)),))
-    blind = Process(2, 0, (), samples=(Sample(1.0, "Z"),))
-    never = Process(3, 0, ())
-    root = fold(made(table, [Rank(0, "n", seen), Rank(1, "n", blind), Rank(2, "n", never)]))
+    seen = Process(
+        pid=1,
+        parent=0,
+        command=(),
+        samples=(Sample(time=1.0, state="S", threads=(Thread(tid=1, name="m", stack=table.add((FRAMES[0],))),)),),
+    )
+    blind = Process(pid=2, parent=0, command=(), samples=(Sample(time=1.0, state="Z"),))
+    never = Process(pid=3, parent=0, command=())
+    root = fold(
+        made(
+            table,
+            [
+                Rank(rank=0, host="n", process=seen),
+                Rank(rank=1, host="n", process=blind),
+                Rank(rank=2, host="n", process=never),
+            ],
+        )
+    )
     assert str(root.ends) == "1-2"
     assert str(root.ranks) == "0-2"
 
@@ -121,9 +145,10 @@ def test_a_very_deep_stack_is_no_recursion() -> None:
 def test_samples_are_chosen_by_number() -> None:
     table = StackTable()
     samples = tuple(
-        Sample(float(i), "S", threads=(Thread(1, "m", table.add((frame,))),)) for i, frame in enumerate(FRAMES[:2])
+        Sample(time=float(i), state="S", threads=(Thread(tid=1, name="m", stack=table.add((frame,))),))
+        for i, frame in enumerate(FRAMES[:2])
     )
-    snapshot = made(table, [Rank(0, "n", Process(1, 0, (), samples=samples))])
+    snapshot = made(table, [Rank(rank=0, host="n", process=Process(pid=1, parent=0, command=(), samples=samples))])
     assert fold(snapshot).children[0].frame == FRAMES[1]
     assert fold(snapshot, sample=0).children[0].frame == FRAMES[0]
     assert str(fold(snapshot, sample=2).ends) == "0"
@@ -135,13 +160,21 @@ def test_threads_fold_by_name_and_native_frames_join() -> None:
     ranks = []
     for rank in range(2):
         threads = (
-            Thread(10, "MainThread", table.add((FRAMES[0],)), native=table.add((FRAMES[0], wait))),
-            Thread(11, "worker_0", table.add((FRAMES[1],))),
-            Thread(12, "worker_1", table.add((FRAMES[1],))),
-            Thread(13, "pin", table.add((FRAMES[2 + rank],))),
-            Thread(14, "gloo", python=False, native=table.add((wait,))),
+            Thread(tid=10, name="MainThread", stack=table.add((FRAMES[0],)), native=table.add((FRAMES[0], wait))),
+            Thread(tid=11, name="worker_0", stack=table.add((FRAMES[1],))),
+            Thread(tid=12, name="worker_1", stack=table.add((FRAMES[1],))),
+            Thread(tid=13, name="pin", stack=table.add((FRAMES[2 + rank],))),
+            Thread(tid=14, name="gloo", python=False, native=table.add((wait,))),
         )
-        ranks.append(Rank(rank, "n", Process(rank, 0, (), samples=(Sample(1.0, "S", threads=threads),))))
+        ranks.append(
+            Rank(
+                rank=rank,
+                host="n",
+                process=Process(
+                    pid=rank, parent=0, command=(), samples=(Sample(time=1.0, state="S", threads=threads),)
+                ),
+            )
+        )
     snapshot = made(table, ranks)
 
     trees = fold_threads(snapshot)

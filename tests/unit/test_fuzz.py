@@ -58,7 +58,7 @@ def test_a_call_at_a_time_that_no_calendar_has(created: int) -> None:
 
 def test_a_pickle_that_asks_for_gigabytes() -> None:
     """Two bytes of it name a place in a table of 34 GB."""
-    from breakranks.observe.recorder.safely import DumpError, decode
+    from breakranks.observe.recorder.safe_unpickle import DumpError, decode
 
     with pytest.raises(DumpError, match="more memory"):
         decode(b"\x80\x02}r\xff\xff\xff\xff.")

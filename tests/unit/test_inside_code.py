@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.inside import code, idle, maps
-from breakranks.inside.trace import Registers, unsigned
+from breakranks.inject import memory_map, safe_threads, stub
+from breakranks.inject.ptrace import Registers, unsigned
 
 
 @pytest.mark.skipif(not shutil.which("as") or not shutil.which("objcopy"), reason="no assembler here")
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(code.STUB_TEXT, code.STUB), (code.PAGE_TEXT, code.PAGE), (code.PENDING_TEXT, code.PENDING)],
+    [(stub.STUB_TEXT, stub.STUB), (stub.PAGE_TEXT, stub.PAGE), (stub.PENDING_TEXT, stub.PENDING)],
     ids=["stub", "page", "pending"],
 )
 def test_the_bytes_are_the_text(text: str, expected: bytes, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ FUTEX, EPOLL_WAIT, READ = 202, 232, 0
 )
 def test_a_call_that_was_cut_short_is_made_again(call: int, result: int, argument: int, number: int) -> None:
     before = registers(orig_rax=call, rax=unsigned(result), r10=argument)
-    after = idle.resumed(before, SYSCALL)
+    after = safe_threads.resumed(before, SYSCALL)
     assert (after.rip, after.rax) == (before.rip - 2, number)
     assert after._replace(rip=before.rip, rax=before.rax, orig_rax=before.orig_rax) == before
 
@@ -64,7 +64,7 @@ def test_a_call_that_was_cut_short_is_made_again(call: int, result: int, argumen
 )
 def test_any_other_goes_on_where_it_is(call: int, result: int, bytes_before: bytes) -> None:
     before = registers(orig_rax=call, rax=unsigned(result), r10=3_600_000)
-    assert idle.resumed(before, bytes_before) == before._replace(orig_rax=unsigned(-1))
+    assert safe_threads.resumed(before, bytes_before) == before._replace(orig_rax=unsigned(-1))
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,20 @@ def test_any_other_goes_on_where_it_is(call: int, result: int, bytes_before: byt
     ],
 )
 def test_which_waits_are_safe(call: int, second: int, expected: bool) -> None:
-    assert idle.waits(call, second) is expected
+    assert safe_threads.waits(call, second) is expected
 
 
 def test_everything_lies_below_the_red_zone_and_comes_back() -> None:
     before = registers()
     content = b"c" * 500
-    plan = code.plan(
+    plan = stub.plan(
         before, before._replace(rax=77), stub=0x1000, content=content, pending=True, call=2, errno_location=3,
         is_initialized=4, mask=5, ends_call=6, vector_size=2696,
     )  # fmt: skip
     end = plan.address + len(plan.data)
     assert end == before.rsp - 128
     assert plan.address % 64 == 0 and plan.registers.rsp == plan.address and plan.block % 16 == 0
-    assert before.rsp - plan.address < code.room(content, 2696)
+    assert before.rsp - plan.address < stub.room(content, 2696)
     frame = plan.data[plan.registers.r12 - plan.address :]
     *popped, flags, at = struct.unpack("<17Q", frame)
     assert popped[14] == 77 and popped[13] == before.rbx and popped[0] == before.r15
@@ -103,20 +103,20 @@ def test_everything_lies_below_the_red_zone_and_comes_back() -> None:
 
 
 def test_what_the_stub_left_is_believed_only_when_intact() -> None:
-    plan = code.plan(
+    plan = stub.plan(
         registers(), registers(), stub=1, content=b"", pending=False, call=2, errno_location=3, is_initialized=4,
         mask=5, ends_call=6, vector_size=576,
     )  # fmt: skip
     done = bytearray(plan.head)
-    assert code.outcome(plan.head, bytes(done)) is None
+    assert stub.outcome(plan.head, bytes(done)) is None
     struct.pack_into("<qQ", done, 32, -11, unsigned(~struct.unpack_from("<Q", plan.head, 40)[0]))
-    assert code.outcome(plan.head, bytes(done)) == -11
+    assert stub.outcome(plan.head, bytes(done)) == -11
     done[0] ^= 1
-    assert code.outcome(plan.head, bytes(done)) is None
+    assert stub.outcome(plan.head, bytes(done)) is None
 
 
 def test_maps_are_found_by_address() -> None:
-    found = maps.parse(
+    found = memory_map.parse(
         "00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/with blank\n"
         "00e03000-00e24000 rw-p 00000000 00:00 0 [heap]\n"
         "7f0000000000-7f0000001000 r-xp 00001000 08:02 9 /lib/old.so (deleted)\n"

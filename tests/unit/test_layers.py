@@ -1,13 +1,13 @@
-"""Imports point one way: TARGET → jobs → reach → observe → snapshot → explain → show, and cli sees all.
-
-The tables below are the design. A new room gets a row here first, and then its code.
-"""
+"""Imports point one way, as the table in docs/architecture.md says; names are used once; no module imports itself."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,31 +15,29 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "breakranks"
 
-# room: the rooms of ours that it may import, besides itself. A room is a package or a lone module.
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "rankset": {"errors"},
-    "stall": set(),
-    "log": {"errors"},
-    "snapshot": {"errors", "rankset"},
-    "observe": {"errors", "log", "rankset", "stall", "snapshot"},
-    "jobs": {"errors", "log", "rankset", "snapshot", "observe"},
-    "inside": {"errors", "log", "rankset", "stall", "snapshot", "observe", "jobs"},
-    "debug": {"errors", "log", "rankset", "stall", "observe", "jobs", "inside"},
-    "reach": {"errors", "log", "rankset", "stall", "snapshot", "observe", "jobs", "inside", "debug"},
-    "explain": {"errors", "rankset", "snapshot"},
-    "show": {"errors", "rankset", "snapshot", "explain", "debug"},
-    "cli": {"errors", "log", "rankset", "snapshot", "observe", "jobs", "inside", "debug", "reach", "explain", "show"},
-    "pdb_utils": {"inside"},
-    "__init__": {"inside"},
-    "__main__": {"cli"},
-}
+TABLE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def may_import() -> dict[str, set[str]]:
+    """By package or lone module: which others it may import, besides itself. As the table in the docs says it."""
+    rows = [
+        line.strip("|").split("|") for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")
+    ]
+    found = {words(name)[0]: set(words(allowed)) for name, _, allowed in rows}
+    return found | {"__init__": {"rank"}, "__main__": {"cli"}}
+
+
+def words(cell: str) -> list[str]:
+    return re.findall("`([a-z_]+)`", cell)
+
+
+MAY_IMPORT = may_import()
 
 # third-party package: where it may be imported, by path below src/breakranks. Anything else: nowhere.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "msgspec": ("",),
     "pystack": ("observe/",),
-    "ClusterShell": ("reach/ways/",),
+    "ClusterShell": ("hosts/transports/",),
     "rich": ("show/", "cli/top.py"),
 }
 
@@ -100,11 +98,30 @@ def names(files: list[Path]) -> list[str]:
 
 def _runs_in_a_rank(file: Path) -> bool:
     path = file.relative_to(SOURCE).as_posix()
-    return path.startswith(("inside/rank/", "inside/payloads/")) or path == "inside/runner.py"
+    return path.startswith(("rank/", "rank/payloads/")) or path == "inject/runner.py"
 
 
 def test_every_room_has_a_row() -> None:
     assert {room_of(file) for file in FILES} <= MAY_IMPORT.keys()
+
+
+def test_the_drawing_in_the_docs_is_that_of_the_imports() -> None:
+    drawn = "\n".join(f"    {'  '.join(layer)}" for layer in layers())
+    assert f"\n\n{drawn}\n\n" in TABLE.read_text(encoding="utf-8"), f"docs/architecture.md should have:\n{drawn}"
+
+
+def layers() -> Iterator[list[str]]:
+    """The packages from the topmost down. Each imports from those below its own line, and from no other."""
+    below: dict[str, set[str]] = {room_of(file): set() for file in FILES if not file.stem.startswith("__")}
+    for file in FILES:
+        targets = {found.module.split(".")[1] for found in imports_in(file) if found.module.startswith("breakranks.")}
+        below.setdefault(room_of(file), set()).update(targets & below.keys() - {room_of(file)})
+    left = {room: below[room] for room in below if not room.startswith("__")}
+    depth: dict[str, int] = {}
+    for room in TopologicalSorter(left).static_order():
+        depth[room] = 1 + max((depth[one] for one in left[room]), default=0)
+    for level in range(max(depth.values()), 0, -1):
+        yield sorted(room for room in depth if depth[room] == level)
 
 
 @pytest.mark.parametrize("file", FILES, ids=names(FILES))
@@ -119,6 +136,44 @@ def test_our_imports_point_one_way(file: Path) -> None:
         if top == "breakranks" and not target.startswith("__") and target not in allowed:
             wrong.append(f"line {line}: {module}")
     assert not wrong, f"{room} may import {sorted(allowed)}, but {file.name} imports {wrong}"
+
+
+def test_every_module_name_is_used_once() -> None:
+    stems = Counter(file.stem for file in FILES if not file.stem.startswith("__"))
+    assert not [name for name, times in stems.items() if times > 1]
+
+
+def test_every_public_class_name_is_used_once() -> None:
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in FILES]
+    found = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert not [name for name, times in found.items() if times > 1 and not name.startswith("_")]
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports in functions count; those for type checkers do not."""
+    modules = {module_of(file): file for file in FILES}
+    sorter = TopologicalSorter({name: set(runtime_imports(file, modules)) - {name} for name, file in modules.items()})
+    sorter.prepare()
+
+
+def module_of(file: Path) -> str:
+    return ".".join(("breakranks", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def runtime_imports(file: Path, modules: Collection[str]) -> Iterator[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    checked = {
+        id(node)
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
+        for node in ast.walk(test)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in checked:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if full in modules or node.module in modules:
+                    yield full if full in modules else node.module
 
 
 @pytest.mark.parametrize("file", FILES, ids=names(FILES))

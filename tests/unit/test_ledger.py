@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from breakranks.explain import explain
-from breakranks.explain.collectives.causes import causes
-from breakranks.explain.collectives.ledger import Ledger
-from breakranks.explain.model import Diagnosis
-from breakranks.reach.dumps import load
+from breakranks.explain.collectives.progress import CollectiveProgress
+from breakranks.explain.collectives.root_causes import causes
+from breakranks.explain.diagnosis import Diagnosis
+from breakranks.explain.verdict import explain
+from breakranks.observe.dump_snapshot import load
 
 from .recordings import Call, pending, write
 
@@ -159,7 +159,7 @@ def test_dumps_of_a_job_that_runs_on_say_nothing(tmp_path: Path) -> None:
     calls = {0: [Call("w")] * 8 + [pending("w")], 1: [Call("w")] * 8, 2: [Call("w")] * 5}
     found = told(tmp_path, calls, {"w": range(3)}).verdict
     assert found is not None and found.culprits == "1"
-    ledger = Ledger(load(str(tmp_path)))
+    ledger = CollectiveProgress(load(str(tmp_path)))
     assert str(ledger.stale) == "2"
 
 
@@ -195,7 +195,7 @@ def test_holes_in_the_numbers_are_no_difference(tmp_path: Path) -> None:
             entry["collective_seq_id"] += 2
         top["entries"][-1]["state"] = "scheduled"
         path.write_bytes(pickle.dumps(top))
-    ledger = Ledger(load(str(folder)))
+    ledger = CollectiveProgress(load(str(folder)))
     assert ledger.reached(0, 0) == 5
     assert not ledger.mismatches
     assert [cause.kind for cause in causes(ledger)] == ["collective-stalled"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from breakranks import log
 from breakranks.errors import UsageError
-from breakranks.observe.table import redact
+from breakranks.observe.process_table import redact
 
 
 @pytest.fixture
@@ -30,18 +30,18 @@ def last(path: Path) -> str:
 
 
 def test_values_are_plain_or_quoted(written: Path) -> None:
-    log.Log("reach").info("ran", argv=["ssh", "-o", "A b", "n1"], status=0, ms=1.5, why=None, what="two words", x="")
+    log.Log("hosts").info("ran", argv=["ssh", "-o", "A b", "n1"], status=0, ms=1.5, why=None, what="two words", x="")
     assert last(written) == """ran argv="ssh -o 'A b' n1" status=0 ms=1.5 what="two words" x="\""""
 
 
 def test_secrets_are_hidden_in_words_and_in_texts(written: Path) -> None:
-    one = log.Log("reach")
+    one = log.Log("hosts")
     one.info("ran", argv=["x", "--hf-token", "abc", "API_KEY=abc"], why="set-up failed: export MY_TOKEN=abc; true")
     assert "abc" not in last(written) and last(written).count("***") == 3
 
 
 def test_a_long_word_is_cut(written: Path) -> None:
-    log.Log("reach").info("ran", argv=["sh", "-c", "a" * 100_000])
+    log.Log("hosts").info("ran", argv=["sh", "-c", "a" * 100_000])
     assert len(last(written)) < 300
 
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from breakranks.errors import SnapshotError
-from breakranks.explain import explain
+from breakranks.explain.verdict import explain
+from breakranks.observe.dump_snapshot import load
 from breakranks.rankset import RankSet
-from breakranks.reach.dumps import load
-from breakranks.snapshot.absent import missing_of
-from breakranks.snapshot.file import fault, pack, unpack
-from breakranks.snapshot.inside import Inside
-from breakranks.snapshot.joining import Joiner
-from breakranks.snapshot.merging import merge
+from breakranks.snapshot.host_names import fold
+from breakranks.snapshot.introspection import Introspection
+from breakranks.snapshot.merge_hosts import merge
+from breakranks.snapshot.merge_recorders import RecorderMerger
+from breakranks.snapshot.missing_ranks import missing_of
 from breakranks.snapshot.model import Host, Job, Missing, Problem, Process, Rank, Snapshot, StackTable
-from breakranks.snapshot.nodes import fold
-from breakranks.snapshot.recorder import Entry
+from breakranks.snapshot.recorder_tables import Entry
+from breakranks.snapshot.snapshot_file import fault, pack, unpack
 
 from .jobs import LONG_SLEEP, World, own
 from .recordings import Call, pending
@@ -36,7 +36,7 @@ def on_hosts(snapshot: Snapshot, per_host: int) -> Snapshot:
     """The same snapshot, if its ranks were on several hosts."""
     ranks = tuple(replace(rank, host=f"n{rank.rank // per_host + 1}") for rank in snapshot.ranks)
     names = dict.fromkeys(rank.host for rank in ranks)
-    return replace(snapshot, ranks=ranks, hosts=tuple(map(Host, names)))
+    return replace(snapshot, ranks=ranks, hosts=tuple(Host(name=name) for name in names))
 
 
 def split(snapshot: Snapshot) -> list[Snapshot]:
@@ -50,7 +50,7 @@ def _part(snapshot: Snapshot, host: Host, *, turned: bool) -> Snapshot:
     rows = {}
     for row in reversed(range(len(snapshot.stacks))) if turned else range(len(snapshot.stacks)):
         rows[row] = table.add(snapshot.stack(row))
-    joiner = Joiner(table)
+    joiner = RecorderMerger(table)
     operations = [*snapshot.operations[:1], *reversed(snapshot.operations[1:])] if turned else snapshot.operations
     for one in operations:
         joiner.table.operation(one)
@@ -163,7 +163,7 @@ def test_what_is_equal_is_kept_once() -> None:
 
 def test_times_become_those_of_the_controller() -> None:
     whole = on_hosts(behind(2), 2)
-    process = replace(whole.ranks[3].process, started=900.0, inside=Inside(1000.5))
+    process = replace(whole.ranks[3].process, started=900.0, inside=Introspection(time=1000.5))
     whole = replace(whole, ranks=(*whole.ranks[:3], replace(whole.ranks[3], process=process)))
     first, second = split(whole)
     hosts = (whole.hosts[0], replace(whole.hosts[1], clock=100.0, clock_error=0.01))
@@ -234,12 +234,20 @@ def test_a_clock_that_differs_less_than_it_is_known_is_left_alone() -> None:
 def test_the_launcher_is_that_of_rank_0() -> None:
     whole = on_hosts(behind(2), 2)
     first, second = split(whole)
-    first = replace(first, launcher=Process(10, 1, ("torchrun",)), job=replace(first.job, launcher_pid=10, started=9.0))
-    second = replace(second, launcher=Process(20, 1, ("x",)), job=replace(second.job, launcher_pid=20, started=5.0))
+    first = replace(
+        first,
+        launcher=Process(pid=10, parent=1, command=("torchrun",)),
+        job=replace(first.job, launcher_pid=10, started=9.0),
+    )
+    second = replace(
+        second,
+        launcher=Process(pid=20, parent=1, command=("x",)),
+        job=replace(second.job, launcher_pid=20, started=5.0),
+    )
     one = merge([second, first], hosts=whole.hosts)
     assert one.launcher is not None and one.launcher.pid == 10
     assert (one.job.launcher_pid, one.job.started) == (10, 5.0)
-    named = merge([second, first], hosts=whole.hosts, job=Job("mine", "torchrun", 4))
+    named = merge([second, first], hosts=whole.hosts, job=Job(key="mine", launcher="torchrun", world_size=4))
     assert named.job.key == "mine"
 
 
@@ -265,9 +273,9 @@ def test_hosts_without_a_part_are_kept_only_if_nothing_is_known_of_them() -> Non
     whole = on_hosts(behind(2), 2)
     parts = [replace(part, hosts=(replace(part.hosts[0], cpus=8),)) for part in split(whole)]
     told = replace(whole.hosts[0], clock=3.0, clock_error=0.1, addresses=("10.0.0.1",))
-    down = Host("n9", state="timed-out", reason="no answer in 10 s")
+    down = Host(name="n9", state="timed-out", reason="no answer in 10 s")
     lost = replace(whole.hosts[1], state="timed-out", reason="no answer")
-    one = merge(parts, hosts=[told, lost, Host("idle"), down])
+    one = merge(parts, hosts=[told, lost, Host(name="idle"), down])
     assert one.hosts[0] == replace(told, cpus=8)
     assert [(host.name, host.state, host.cpus) for host in one.hosts] == [
         ("n1", "seen", 8),
@@ -277,7 +285,7 @@ def test_hosts_without_a_part_are_kept_only_if_nothing_is_known_of_them() -> Non
 
 
 def test_no_part_at_all_is_a_job_without_ranks() -> None:
-    one = merge([], hosts=[Host("n1", state="refused")], job=Job("slurm-7.0", "slurm", 2))
+    one = merge([], hosts=[Host(name="n1", state="refused")], job=Job(key="slurm-7.0", launcher="slurm", world_size=2))
     assert one.ranks == () and one.missing[0].reason == "unreachable"
 
 
@@ -292,13 +300,13 @@ def said(missing: Sequence[Missing]) -> list[tuple[str, str, str]]:
 
 def test_ranks_of_another_host_are_not_missing() -> None:
     told = [("n1", ELSEWHERE), ("n2", (Missing("0-1", "elsewhere"),))]
-    assert missing_of(told, RankSet(range(4)), 4, [Host("n1"), Host("n2")]) == ()
+    assert missing_of(told, RankSet(range(4)), 4, [Host(name="n1"), Host(name="n2")]) == ()
 
 
 def test_the_host_that_it_ran_on_knows_best_why_a_rank_is_gone() -> None:
     told = [("n1", (Missing("2-3", "elsewhere"),)), ("n2", (Missing("0-1", "elsewhere"), Missing("3", "exited", "x")))]
-    lost = Host("n3", state="timed-out", reason="no answer in 10 s")
-    found = missing_of(told, RankSet(range(3)), 6, [Host("n1"), Host("n2"), lost])
+    lost = Host(name="n3", state="timed-out", reason="no answer in 10 s")
+    found = missing_of(told, RankSet(range(3)), 6, [Host(name="n1"), Host(name="n2"), lost])
     assert said(found) == [("3", "exited", "on n2: x"), ("4-5", "unreachable", "n3: no answer in 10 s")]
 
 
@@ -339,7 +347,7 @@ def test_ranks_that_nobody_asked_for_are_not_missing() -> None:
 
 def test_a_file_with_a_clock_without_end_is_refused() -> None:
     whole = on_hosts(behind(2), 2)
-    bad = replace(whole, hosts=(Host("n1", clock=float("nan")),))
+    bad = replace(whole, hosts=(Host(name="n1", clock=float("nan")),))
     with pytest.raises(SnapshotError, match="n1 that is not a number"):
         unpack(pack(bad))
 

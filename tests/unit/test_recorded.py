@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from breakranks.explain import explain
-from breakranks.explain.model import Diagnosis
-from breakranks.observe.recorder.dump import Config, make
+from breakranks.explain.diagnosis import Diagnosis
+from breakranks.explain.verdict import explain
+from breakranks.introspect.visits import join
+from breakranks.observe.recorder.dump_parse import Config, make
 from breakranks.rankset import RankSet
-from breakranks.reach.recorders import join
 from breakranks.snapshot.model import Call as SnapshotCall
 from breakranks.snapshot.model import Rank, Snapshot, StackTable
 
@@ -120,7 +120,7 @@ def test_a_rank_that_naps_between_two_calls_is_no_hang() -> None:
     world = World(span=14.0)
     naps = [world.thread(own("step"), call=SnapshotCall("clock_nanosleep", left=left), idle=5.0) for left in (2.0, 2.1)]
     process = world.process(100, *((nap,) for nap in naps))
-    world.ranks.append(Rank(0, "n1", process, 0))
+    world.ranks.append(Rank(rank=0, host="n1", process=process, local_rank=0))
     world.add(world.in_all_reduce(idle=5.0))
     calls = {0: [Call("w")] * 2, 1: [Call("w")] * 2 + [pending("w")]}
     snapshot = recorded(

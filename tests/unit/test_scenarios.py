@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.explain import explain
+from breakranks.explain.verdict import explain
+from breakranks.observe.dump_snapshot import load
 from breakranks.rankset import RankSet
-from breakranks.reach.dumps import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 

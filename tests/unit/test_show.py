@@ -21,14 +21,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakranks.cli import common, main
+from breakranks.cli import job_selection, main
 from breakranks.errors import UsageError
-from breakranks.explain.model import Class, Diagnosis, Finding, Where
+from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass, Where
 from breakranks.rankset import RankSet
-from breakranks.show import json as show_json
-from breakranks.show.live import ended, frame_lines, watch
-from breakranks.show.style import (
-    Look,
+from breakranks.show import json_output as show_json
+from breakranks.show.ps_lines import ps_lines
+from breakranks.show.stack_tree import function_name, stacks_lines
+from breakranks.show.terminal_text import (
+    TerminalStyle,
     amount,
     clean,
     columns,
@@ -40,10 +41,8 @@ from breakranks.show.style import (
     wants_color,
     wrap,
 )
-from breakranks.show.table import ps_lines
-from breakranks.show.tree import function_name, stacks_lines
-from breakranks.show.verdict import why_lines
-from breakranks.snapshot.file import save
+from breakranks.show.top_view import ended, frame_lines, watch
+from breakranks.show.verdict_lines import why_lines
 from breakranks.snapshot.model import (
     Frame,
     Host,
@@ -57,10 +56,11 @@ from breakranks.snapshot.model import (
     StackTable,
     Thread,
 )
+from breakranks.snapshot.snapshot_file import save
 from support.processes import defaults_for_signals
 
 SITE = "/venv/lib/python3.11/site-packages"
-LOOK = Look(now=1000.0, folder="/home/me/run", home="/home/me")
+LOOK = TerminalStyle(now=1000.0, folder="/home/me/run", home="/home/me")
 
 BASE = (
     Frame("_run_code", "<frozen runpy>", 88),
@@ -88,37 +88,49 @@ def job() -> Snapshot:
     for rank in range(5):
         stack = LOAD if rank == 2 else REDUCE
         threads = (
-            Thread(1, "MainThread", table.add(stack), table.add((*stack, GLOO)), "S", idle=94.0),
-            Thread(2, "pin", table.add(PIN)),
+            Thread(
+                tid=1, name="MainThread", stack=table.add(stack), native=table.add((*stack, GLOO)), state="S", idle=94.0
+            ),
+            Thread(tid=2, name="pin", stack=table.add(PIN)),
         )
         blind = rank == 4
         ranks.append(
             Rank(
-                rank,
-                "n1",
-                Process(
-                    100 + rank,
-                    7,
-                    ("/usr/bin/python", "train.py"),
+                rank=rank,
+                host="n1",
+                process=Process(
+                    pid=100 + rank,
+                    parent=7,
+                    command=("/usr/bin/python", "train.py"),
                     state="D" if rank == 2 else "S",
                     started=900.0 - rank,
                     rss=(1 << 30) + rank * (100 << 20),
                     cpu_percent=99.6 if rank == 2 else 0.2,
-                    samples=(Sample(1000.0, "S", threads=() if blind else threads),),
+                    samples=(Sample(time=1000.0, state="S", threads=() if blind else threads),),
                     problems=(Problem("ptrace is refused", "sysctl kernel.yama.ptrace_scope=0"),) if blind else (),
-                    children=(Process(200, 100, ("worker",), name="pt_data_worker"),) * 2 if rank == 2 else (),
+                    children=(Process(pid=200, parent=100, command=("worker",), name="pt_data_worker"),) * 2
+                    if rank == 2
+                    else (),
                 ),
             )
         )
     return Snapshot(
-        1,
-        "breakranks test",
-        1000.0,
-        Job("torchrun-29500", "torchrun", 6, 900.0, ("/usr/bin/torchrun", "/home/me/run/train.py"), {}, 7),
-        tuple(ranks),
-        tuple(table.frames),
-        tuple(table.stacks),
-        hosts=(Host("n1"),),
+        version=1,
+        made_by="breakranks test",
+        time=1000.0,
+        job=Job(
+            key="torchrun-29500",
+            launcher="torchrun",
+            world_size=6,
+            started=900.0,
+            command=("/usr/bin/torchrun", "/home/me/run/train.py"),
+            ids={},
+            launcher_pid=7,
+        ),
+        ranks=tuple(ranks),
+        frames=tuple(table.frames),
+        stacks=tuple(table.stacks),
+        hosts=(Host(name="n1"),),
         missing=(Missing("5", "exited", "its launcher is here and it is not"),),
     )
 
@@ -135,13 +147,23 @@ def diagnosis() -> Diagnosis:
         next=("breakranks stacks --rank 2 --native",),
         because="the stacks agree in two samples",
     )
-    also = Finding("rank-exited", "5", "", "certain", "rank 5 has exited.")
+    also = Finding(kind="rank-exited", culprits="5", victims="", confidence="certain", summary="rank 5 has exited.")
     return Diagnosis(
-        verdict,
-        (verdict, also),
-        (
-            Class("0-1,3", "collective", "in all_reduce", REDUCE, "S", False, 94.0),
-            Class("2", "blocked-io", "reading /mnt/shard-7", LOAD, "D", True),
+        verdict=verdict,
+        findings=(verdict, also),
+        classes=(
+            RankClass(
+                ranks="0-1,3",
+                activity="collective",
+                label="in all_reduce",
+                frames=REDUCE,
+                state="S",
+                moving=False,
+                idle=94.0,
+            ),
+            RankClass(
+                ranks="2", activity="blocked-io", label="reading /mnt/shard-7", frames=LOAD, state="D", moving=True
+            ),
         ),
     )
 
@@ -227,7 +249,16 @@ def test_ranks_that_stand_above_a_parting() -> None:
     table = StackTable()
     a, b, c = (Frame(name, "/home/me/run/x.py", 1) for name in "abc")
     ranks = [
-        Rank(n, "n1", Process(n, 0, (), samples=(Sample(1.0, "S", threads=(Thread(n, "m", table.add(s)),)),)))
+        Rank(
+            rank=n,
+            host="n1",
+            process=Process(
+                pid=n,
+                parent=0,
+                command=(),
+                samples=(Sample(time=1.0, state="S", threads=(Thread(tid=n, name="m", stack=table.add(s)),)),),
+            ),
+        )
         for n, s in enumerate([(a,), (a, b), (a, c)])
     ]
     snapshot = msgspec.structs.replace(
@@ -276,7 +307,8 @@ def test_ps_folds_many_ranks_and_full_does_not() -> None:
     many = msgspec.structs.replace(
         job(),
         ranks=tuple(
-            Rank(n, f"n{n % 2}", msgspec.structs.replace(process, pid=n, cpu_percent=float(n % 3))) for n in range(64)
+            Rank(rank=n, host=f"n{n % 2}", process=msgspec.structs.replace(process, pid=n, cpu_percent=float(n % 3)))
+            for n in range(64)
         ),
         missing=(),
     )
@@ -459,7 +491,7 @@ LIVE = """
 import sys, termios
 sys.path.insert(0, {tests!r})
 from unit.test_show import LOOK, diagnosis, job
-from breakranks.show.live import watch
+from breakranks.show.top_view import watch
 before = termios.tcgetattr(0)
 try:
     watch(lambda: (job(), diagnosis()), stream=sys.stdout, look=lambda: LOOK, interval=5.0)
@@ -527,16 +559,16 @@ def test_only_our_own_escapes_reach_a_terminal() -> None:
     table = StackTable()
     row = table.add((evil,))
     process = Process(
-        1,
-        0,
-        ("\x1b]0;x\x07",),
+        pid=1,
+        parent=0,
+        command=("\x1b]0;x\x07",),
         name="\x9b31m",
-        samples=(Sample(1.0, "S", threads=(Thread(1, "\x1bT", row),)),),
+        samples=(Sample(time=1.0, state="S", threads=(Thread(tid=1, name="\x1bT", stack=row),)),),
     )
     hostile = msgspec.structs.replace(
         job(),
-        job=Job("k\x1b[H", "l\r", 1, 0.0, ("a\x1b[A",)),
-        ranks=(Rank(0, "h\x1b", process),),
+        job=Job(key="k\x1b[H", launcher="l\r", world_size=1, started=0.0, command=("a\x1b[A",)),
+        ranks=(Rank(rank=0, host="h\x1b", process=process),),
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),
         missing=(Missing("7", "exited", "\x1b[1m"),),
@@ -719,7 +751,7 @@ def test_the_unexpected_is_one_line_and_debug_shows_all(
     def broken(args: object) -> None:
         raise ZeroDivisionError("\x1b[31mhello")
 
-    monkeypatch.setattr(common, "resolve", broken)
+    monkeypatch.setattr(job_selection, "resolve", broken)
     monkeypatch.delenv("BREAKRANKS_DEBUG", raising=False)
     status, _, err = run_main("stacks", capsys=capsys)
     assert status == 2
@@ -734,7 +766,7 @@ def test_interrupts_are_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: p
     def interrupted(args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(common, "resolve", interrupted)
+    monkeypatch.setattr(job_selection, "resolve", interrupted)
     assert run_main("stacks", capsys=capsys) == (130, "", "")
 
 
@@ -772,17 +804,18 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_ranks_are_checked_against_the_job() -> None:
-    assert common.chosen_ranks(None, [0]) is None
-    assert common.chosen_ranks("0-1", range(4)) == RankSet([0, 1])
-    assert common.chosen_ranks("5", range(4), (Missing("4-5", "exited"),)) == RankSet([5])
+    assert job_selection.chosen_ranks(None, [0]) is None
+    assert job_selection.chosen_ranks("0-1", range(4)) == RankSet([0, 1])
+    assert job_selection.chosen_ranks("5", range(4), (Missing("4-5", "exited"),)) == RankSet([5])
     for bad, hint in (("4", "There are ranks 0-3."), ("", "Write"), ("x", "Write"), ("9" * 5000, "Write")):
         with pytest.raises(UsageError) as caught:
-            common.chosen_ranks(bad, range(4))
+            job_selection.chosen_ranks(bad, range(4))
         assert hint in caught.value.help
 
 
 def test_start_up_imports_little() -> None:
-    # `--help` must not load what no command needs yet; `stacks` neither rich nor argparse.
+    """``--help`` loads only what the command line needs; ``stacks`` of this machine neither hosts nor rules."""
+
     def modules(*words: str) -> set[str]:
         code = (
             "import sys; from breakranks.cli.main import main; "
@@ -792,66 +825,8 @@ def test_start_up_imports_little() -> None:
         return set(done.stderr.split())
 
     helped = modules("--help")
-    assert not helped & {"msgspec", "argparse", "typing", "re", "rich", "subprocess", "pathlib"}
+    assert not helped & {"msgspec", "rich", "subprocess", "asyncio", "breakranks.cli.stacks"}
     shown = modules("stacks", os.devnull)
     assert "msgspec" in shown
-    assert not shown & {
-        "rich",
-        "argparse",
-        "pathlib",
-        "dataclasses",
-        "subprocess",
-        "typing_extensions",
-        "shutil",
-        "json",
-    }
-
-
-WORDS = (
-    "",
-    "local",
-    "pid:1,2 --rank 0-3",
-    "x.brk --job k --rank=0",
-    "--threads --native --flat --json --full --color never",
-    "--color=always local --job torchrun-1",
-    "--interval 2.5",
-    "--interval=1e1 --no-native x.brk",
-    "-o file",
-    "--keep",
-    "--once",
-    "-v",
-    "local --verbose -v",
-)
-NOT_PLAIN = (
-    "-vv",
-    "-h",
-    "--help",
-    "--thread",
-    "--color pink",
-    "--job",
-    "--job -x",
-    "--json=1",
-    "a b",
-    "--interval x",
-    "-",
-    "--",
-    "-ofile",
-)
-
-
-@pytest.mark.parametrize("name", main.COMMANDS)
-def test_plain_words_mean_what_argparse_makes_of_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = main._load(main.COMMANDS[name][0])
-    understood = 0
-    for text in (*WORDS, *NOT_PLAIN):
-        found = main.Words(main.options_of(module)).parse(text.split())
-        try:
-            expected = vars(main.parser_of(name, module).parse_args(text.split()))
-        except SystemExit:
-            assert found is None, text
-            continue
-        assert found is None or vars(found) == expected, text
-        understood += found is not None
-    assert understood >= 2
-    capsys.readouterr()
-    assert all(main.Words(main.options_of(module)).parse(text.split()) is None for text in NOT_PLAIN if text != "a b")
+    heavy = {"rich", "pystack", "asyncio", "breakranks.inject", "breakranks.hosts", "breakranks.explain.verdict"}
+    assert not shown & heavy

@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import breakranks
-from breakranks.reach import messages
-from breakranks.reach.shipping import stand_in
-from breakranks.snapshot import file as snapshot_file
+from breakranks.hosts import host_messages
+from breakranks.hosts.bootstrap import stand_in
+from breakranks.snapshot import snapshot_file as snapshot_file
 from breakranks.snapshot.model import Snapshot
-from breakranks.snapshot.recorder import Entry, Group, Operation, Recorder, Track, Transfer, pack_rows
+from breakranks.snapshot.recorder_tables import Entry, Group, Operation, Recorder, Track, Transfer, pack_rows
 
 from .test_file import example
 
@@ -77,26 +77,30 @@ class Asked:
 
 
 def whole() -> Snapshot:
-    entry = Entry(3, 1, 7, "started", 1.5, 1, 9)
+    entry = Entry(number=3, operation=1, record=7, state="started", created=1.5, stack=1, thread=9)
     recorder = Recorder(
-        "2.10",
-        5.0,
-        (Track(0, 1, pack_rows([1] * 300), 2, (entry,), entry, 0.5),),
-        (Transfer(0, True, -1, entry),),
-        True,
-        6.0,
-        "live",
-        {"module": "layers.3"},
+        version="2.10",
+        time=5.0,
+        tracks=(
+            Track(group=0, first=1, history=pack_rows([1] * 300), completed=2, pending=(entry,), last=entry, since=0.5),
+        ),
+        transfers=(Transfer(0, True, -1, entry),),
+        wrapped=True,
+        newest=6.0,
+        source="live",
+        notes={"module": "layers.3"},
     )
     made = example()
     first = msgspec.structs.replace(made.ranks[0], recorder=recorder)
-    groups = (Group("0", "default_pg", "0-3", timeout=600.0),)
+    groups = (Group(name="0", description="default_pg", ranks="0-3", timeout=600.0),)
     operations = (Operation(""), Operation("all_reduce", "[[4]]", "[[4]]", "Float"))
     return msgspec.structs.replace(made, ranks=(first, *made.ranks[1:]), groups=groups, operations=operations)
 
 
 def model(twin: Twin) -> Asked:
-    return Asked(twin, "breakranks.snapshot.model", "breakranks.snapshot.recorder", "breakranks.snapshot.inside")
+    return Asked(
+        twin, "breakranks.snapshot.model", "breakranks.snapshot.recorder_tables", "breakranks.snapshot.introspection"
+    )
 
 
 def test_snapshots_are_the_same_to_the_byte(twin: Twin) -> None:
@@ -115,7 +119,7 @@ def test_snapshots_are_the_same_to_the_byte(twin: Twin) -> None:
 
 
 def test_the_file_that_one_writes_the_other_reads(twin: Twin) -> None:
-    file = twin("breakranks.snapshot.file")
+    file = twin("breakranks.snapshot.snapshot_file")
     data = snapshot_file.pack(whole())
     with model(twin):
         theirs = file.unpack(data)
@@ -149,19 +153,19 @@ UNIONS = ("Request", "Report")
 
 
 def test_messages_are_the_same_to_the_byte(twin: Twin) -> None:
-    other, theirs = twin("msgspec"), twin("breakranks.reach.messages")
-    ours = list(every_message(messages, msgspec))
+    other, theirs = twin("msgspec"), twin("breakranks.hosts.host_messages")
+    ours = list(every_message(host_messages, msgspec))
     assert len(ours) > 30
     data = [msgspec.msgpack.encode(one) for one in ours]
     read = []
     for name in UNIONS:
-        union = getattr(messages, name)
+        union = getattr(host_messages, name)
         read += [
             repr(msgspec.msgpack.decode(text, type=union))
             for one, text in zip(ours, data, strict=True)
             if type(one) in union.__args__
         ]
-    with Asked(twin, "breakranks.reach.messages", "breakranks.jobs.find"):
+    with Asked(twin, "breakranks.hosts.host_messages", "breakranks.jobs.found_jobs"):
         made = list(every_message(theirs, other))
         assert [other.msgpack.encode(one) for one in made] == data
         theirs_read = []
@@ -180,15 +184,19 @@ def test_messages_are_the_same_to_the_byte(twin: Twin) -> None:
 
 def test_jobs_that_were_found_travel(twin: Twin) -> None:
     """Named tuples, with structs in them, in a message."""
-    from breakranks.jobs.find import Found, FoundJob, FoundRank
+    from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
     from breakranks.snapshot.model import Job, Missing, Problem
 
-    job = FoundJob(Job("k", "torchrun", 3), (FoundRank(0, 10), FoundRank(1, 11, 1)), (Missing("2", "absent"),))
-    report = messages.Jobs(1, Found((job,), (Problem("p", "r"),)))
+    job = FoundJob(
+        Job(key="k", launcher="torchrun", world_size=3),
+        (FoundRank(0, 10), FoundRank(1, 11, 1)),
+        (Missing("2", "absent"),),
+    )
+    report = host_messages.JobsFound(1, LocalJobs((job,), (Problem("p", "r"),)))
     data = msgspec.msgpack.encode(report)
-    assert msgspec.msgpack.decode(data, type=messages.Report) == report
-    other, theirs = twin("msgspec"), twin("breakranks.reach.messages")
-    with Asked(twin, "breakranks.reach.messages", "breakranks.jobs.find", "breakranks.snapshot.model"):
+    assert msgspec.msgpack.decode(data, type=host_messages.Report) == report
+    other, theirs = twin("msgspec"), twin("breakranks.hosts.host_messages")
+    with Asked(twin, "breakranks.hosts.host_messages", "breakranks.jobs.found_jobs", "breakranks.snapshot.model"):
         read = other.msgpack.decode(data, type=theirs.Report)
         assert repr(read) == repr(report)
         assert other.msgpack.encode(read) == data

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakranks.observe.table import Entry, Table, read_entry, read_table, redact
+from breakranks.observe.process_table import ProcessEntry, ProcessTable, read_entry, read_table, redact
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -24,13 +24,13 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 # --- from data ---------------------------------------------------------------------------------------
 
-TREE = Table(
+TREE = ProcessTable(
     [
-        Entry(1, 0, "init"),
-        Entry(10, 1, "bash", ticks=5),
-        Entry(12, 10, "python", ticks=9),
-        Entry(11, 10, "python", ticks=7),
-        Entry(20, 11, "python", ticks=8),
+        ProcessEntry(pid=1, ppid=0, name="init"),
+        ProcessEntry(pid=10, ppid=1, name="bash", ticks=5),
+        ProcessEntry(pid=12, ppid=10, name="python", ticks=9),
+        ProcessEntry(pid=11, ppid=10, name="python", ticks=7),
+        ProcessEntry(pid=20, ppid=11, name="python", ticks=8),
     ]
 )
 
@@ -48,7 +48,7 @@ def test_ancestors_go_up_to_the_first_process() -> None:
 
 
 def test_a_circle_of_parents_ends() -> None:
-    table = Table([Entry(2, 3), Entry(3, 2), Entry(4, 4)])
+    table = ProcessTable([ProcessEntry(pid=2, ppid=3), ProcessEntry(pid=3, ppid=2), ProcessEntry(pid=4, ppid=4)])
     assert [entry.pid for entry in table.ancestors(2)] == [3]
     assert [entry.pid for entry in table.descendants(2)] == [3]
     assert table.ancestors(4) == () and table.descendants(4) == ()
@@ -56,7 +56,7 @@ def test_a_circle_of_parents_ends() -> None:
 
 @given(st.dictionaries(st.integers(1, 30), st.integers(0, 30), max_size=30))
 def test_the_tree_is_the_same_from_above_and_from_below(parents: dict[int, int]) -> None:
-    table = Table([Entry(pid, parent) for pid, parent in parents.items()])
+    table = ProcessTable([ProcessEntry(pid=pid, ppid=parent) for pid, parent in parents.items()])
     for pid in parents:
         for below in table.descendants(pid):
             # In a circle everybody is above and below everybody.
@@ -73,22 +73,22 @@ def test_what_was_not_given_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("entry", "command", "expected"),
     [
-        (Entry(5, 1, "python", exe="python3.11"), (), True),
-        (Entry(5, 1, "pt_main_thread", exe="python3.11"), (), True),
-        (Entry(5, 1, "pypy3", exe="pypy3"), (), True),
-        (Entry(5, 1, "bash", exe="bash"), (), False),
-        (Entry(5, 1, "python", state="Z"), (), False),
-        (Entry(5, 1, "anything"), ("/usr/bin/python3", "x.py"), True),  # another user's
-        (Entry(5, 1, "kworker", kernel=True), (), False),
+        (ProcessEntry(pid=5, ppid=1, name="python", exe="python3.11"), (), True),
+        (ProcessEntry(pid=5, ppid=1, name="pt_main_thread", exe="python3.11"), (), True),
+        (ProcessEntry(pid=5, ppid=1, name="pypy3", exe="pypy3"), (), True),
+        (ProcessEntry(pid=5, ppid=1, name="bash", exe="bash"), (), False),
+        (ProcessEntry(pid=5, ppid=1, name="python", state="Z"), (), False),
+        (ProcessEntry(pid=5, ppid=1, name="anything"), ("/usr/bin/python3", "x.py"), True),  # another user's
+        (ProcessEntry(pid=5, ppid=1, name="kworker", kernel=True), (), False),
     ],
 )
-def test_is_python(entry: Entry, command: tuple[str, ...], expected: bool) -> None:
-    assert Table([entry], commands={5: command}).is_python(entry) is expected
+def test_is_python(entry: ProcessEntry, command: tuple[str, ...], expected: bool) -> None:
+    assert ProcessTable([entry], commands={5: command}).is_python(entry) is expected
 
 
 def test_a_program_that_embeds_python_is_python_when_asked_deeply() -> None:
-    entry = Entry(5, 1, "lammps", exe="lammps")
-    table = Table([entry], libraries={5: "7f00-7f01 r-xp /usr/lib/libpython3.11.so.1.0"})
+    entry = ProcessEntry(pid=5, ppid=1, name="lammps", exe="lammps")
+    table = ProcessTable([entry], libraries={5: "7f00-7f01 r-xp /usr/lib/libpython3.11.so.1.0"})
     assert not table.is_python(entry)
     assert table.is_python(entry, deep=True)
 
@@ -186,7 +186,7 @@ def test_forked_is_told_from_executed() -> None:
 def test_another_users_process_is_refused_not_lost() -> None:
     report = (
         "import os, sys; sys.path[:0] = sys.argv[2:]\n"
-        "from breakranks.observe.table import read_table\n"
+        "from breakranks.observe.process_table import read_table\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "table = read_table(); entry = table.entries[int(sys.argv[1])]\n"
         "print(entry.exe, table.environ(entry.pid), table.refused(entry.pid), table.is_python(entry))\n"

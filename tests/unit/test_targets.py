@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakranks.errors import BreakranksError, ManyJobsError, NoJobError, ProcessError, UsageError
-from breakranks.jobs.find import Found, FoundJob, FoundRank
+from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.jobs.targets import Hosts, Local, Pids, SnapshotFile, job_of_pids, parse_target, select
-from breakranks.observe.table import Entry, Table
+from breakranks.observe.process_table import ProcessEntry, ProcessTable
 from breakranks.snapshot.model import Job, Problem
 
 # --- grammar -----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_any_text_is_a_target_or_an_error_of_ours(text: str) -> None:
 
 
 def job(key: str, *pids: int) -> FoundJob:
-    made = Job(key, key.split("-")[0], world_size=4, started=0.0, command=("train.py", "--lr", "1"))
+    made = Job(key=key, launcher=key.split("-")[0], world_size=4, started=0.0, command=("train.py", "--lr", "1"))
     return FoundJob(made, tuple(FoundRank(rank, pid) for rank, pid in enumerate(pids)))
 
 
@@ -154,12 +154,12 @@ ONE, TWO, MPI = job("torchrun-29500", 11, 12), job("torchrun-29501", 21), job("m
 
 
 def test_the_only_job_is_the_one() -> None:
-    assert select(Found((ONE,))) is ONE
+    assert select(LocalJobs((ONE,))) is ONE
 
 
 def test_many_jobs_are_listed_a_line_each() -> None:
     with pytest.raises(ManyJobsError) as caught:
-        select(Found((ONE, TWO, MPI)))
+        select(LocalJobs((ONE, TWO, MPI)))
     lines = caught.value.message.splitlines()
     assert len(lines) == 4
     for part in ("torchrun-29500", "torchrun, world 4", "ranks here 0-1", "since ", "train.py --lr 1"):
@@ -172,50 +172,50 @@ def test_a_list_of_jobs_shows_their_scripts() -> None:
     command = (f"{folder}/python", "-u", f"{folder}/torchrun", "--nproc-per-node=8", "/home/someone/train.py", "--lr")
     one = ONE._replace(job=msgspec.structs.replace(ONE.job, command=command))
     with pytest.raises(ManyJobsError) as caught:
-        select(Found((one, TWO)))
+        select(LocalJobs((one, TWO)))
     assert caught.value.message.splitlines()[1].endswith(", torchrun --nproc-per-node=8 /home/someone/train.py --lr")
 
 
 def test_no_job_says_what_was_looked_for_and_what_was_not_seen() -> None:
     with pytest.raises(NoJobError) as caught:
-        select(Found((), (Problem("3 processes of ann are closed", "sudo -u ann breakranks why"),)))
+        select(LocalJobs((), (Problem("3 processes of ann are closed", "sudo -u ann breakranks why"),)))
     for part in ("torchrun", "WORLD_SIZE", "pid:4242", "3 processes of ann", "sudo -u ann"):
         assert part in caught.value.help
 
 
 @pytest.mark.parametrize(("key", "expected"), [("torchrun-29501", TWO), ("mpi", MPI), ("m", MPI), ("mpirun-99", MPI)])
 def test_a_key_or_how_it_starts(key: str, expected: FoundJob) -> None:
-    assert select(Found((ONE, TWO, MPI)), key) is expected
+    assert select(LocalJobs((ONE, TWO, MPI)), key) is expected
 
 
 def test_a_whole_key_wins_over_one_that_it_starts() -> None:
     longer = job("mpirun-991", 41)
-    assert select(Found((longer, MPI)), "mpirun-99") is MPI
+    assert select(LocalJobs((longer, MPI)), "mpirun-99") is MPI
 
 
 def test_a_key_that_fits_several_or_none() -> None:
     with pytest.raises(ManyJobsError) as many:
-        select(Found((ONE, TWO, MPI)), "torchrun")
+        select(LocalJobs((ONE, TWO, MPI)), "torchrun")
     assert "mpirun" not in many.value.message
     with pytest.raises(NoJobError) as none:
-        select(Found((ONE, TWO, MPI)), "slurm")
+        select(LocalJobs((ONE, TWO, MPI)), "slurm")
     assert "slurm" in none.value.message and "torchrun-29501" in none.value.message
     with pytest.raises(NoJobError):
-        select(Found(()), "slurm")
+        select(LocalJobs(()), "slurm")
 
 
 # --- pid: --------------------------------------------------------------------------------------------
 
-TABLE = Table(
+TABLE = ProcessTable(
     [
-        Entry(1, 0, "init", exe="init"),
-        Entry(11, 1, "python", exe="python3", started=5.0),
-        Entry(12, 1, "python", exe="python3", started=4.0),
-        Entry(13, 1, "bash", exe="bash"),
-        Entry(14, 13, "python", exe="python3"),
-        Entry(15, 1, "python", state="Z"),
-        Entry(16, 1, "python", uid=4_000_000_001),
-        Entry(17, 1, "sleep", exe="sleep"),
+        ProcessEntry(pid=1, ppid=0, name="init", exe="init"),
+        ProcessEntry(pid=11, ppid=1, name="python", exe="python3", started=5.0),
+        ProcessEntry(pid=12, ppid=1, name="python", exe="python3", started=4.0),
+        ProcessEntry(pid=13, ppid=1, name="bash", exe="bash"),
+        ProcessEntry(pid=14, ppid=13, name="python", exe="python3"),
+        ProcessEntry(pid=15, ppid=1, name="python", state="Z"),
+        ProcessEntry(pid=16, ppid=1, name="python", uid=4_000_000_001),
+        ProcessEntry(pid=17, ppid=1, name="sleep", exe="sleep"),
     ],
     commands={11: ("python", "a.py", "--token", "x"), 16: ("python3", "b.py")},
     refused=(16,),
@@ -231,14 +231,14 @@ def test_any_python_processes_are_ranks_in_the_order_given() -> None:
 
 def test_ranks_of_a_found_job_keep_their_numbers() -> None:
     whole = job("torchrun-29500", 98, 11, 12, 99)
-    made = job_of_pids(TABLE, (12, 11), found=Found((whole,)))
+    made = job_of_pids(TABLE, (12, 11), found=LocalJobs((whole,)))
     assert [(rank.rank, rank.pid) for rank in made.ranks] == [(1, 11), (2, 12)]
     assert made.job is whole.job
 
 
 def test_ranks_of_two_jobs_are_numbered_anew() -> None:
     jobs = (job("torchrun-1", 98, 11), job("torchrun-2", 97, 12))
-    made = job_of_pids(TABLE, (12, 11), found=Found(jobs))
+    made = job_of_pids(TABLE, (12, 11), found=LocalJobs(jobs))
     assert [(rank.rank, rank.pid) for rank in made.ranks] == [(0, 12), (1, 11)]
 
 
@@ -254,7 +254,7 @@ def test_ranks_of_two_jobs_are_numbered_anew() -> None:
 )
 def test_a_process_that_cannot_be_looked_at(pid: int, message: str, help: str) -> None:
     with pytest.raises(ProcessError) as caught:
-        job_of_pids(TABLE, (11, pid), found=Found(()))
+        job_of_pids(TABLE, (11, pid), found=LocalJobs(()))
     assert str(pid) in caught.value.message
     assert message in caught.value.message
     assert help in caught.value.help

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakranks.errors import BreakranksError, UsageError
+from breakranks.hosts.transports import HostPlan, Transport, TransportOptions, diagnose, plan
+from breakranks.hosts.transports.mpi import parse_hostfile, read_hostfile
+from breakranks.hosts.transports.node_sets import hosts_of, plain
+from breakranks.hosts.transports.slurm import NodeState, grouped
+from breakranks.hosts.transports.ssh import ssh_arguments, user_options
 from breakranks.jobs.targets import Hosts
-from breakranks.reach.ways import Carrier, Options, Plan, diagnose, plan
-from breakranks.reach.ways.mpi import parse_hostfile, read_hostfile
-from breakranks.reach.ways.nodes import hosts_of, plain
-from breakranks.reach.ways.slurm import NodeState, grouped
-from breakranks.reach.ways.ssh import ssh_arguments, user_options
 
 HOSTILE = [
     "-oProxyCommand=id",
@@ -55,8 +55,8 @@ def remote(piece: int) -> tuple[str, ...]:
     return ("sh", "-c", f"echo '%h' \"$1\" {piece}", "breakranks", "a  *")
 
 
-def made(scheme: str, where: str, template: str = "", **options: object) -> Plan:
-    return plan(Hosts(scheme, where, template), Options(**options), remote)  # type: ignore[arg-type]
+def made(scheme: str, where: str, template: str = "", **options: object) -> HostPlan:
+    return plan(Hosts(scheme, where, template), TransportOptions(**options), remote)  # type: ignore[arg-type]
 
 
 # --- node sets ---------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_what_we_work_out_ourselves_is_what_clustershell_says(text: str) -> None
 
 def test_plain_sets_do_not_import_clustershell() -> None:
     source = (
-        "import sys; from breakranks.reach.ways.nodes import hosts_of; hosts_of('me@n[1-4,07-09],x', 'ssh');"
+        "import sys; from breakranks.hosts.transports.node_sets import hosts_of; hosts_of('me@n[1-4,07-09],x', 'ssh');"
         "sys.exit('ClusterShell' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", source], timeout=60).returncode == 0
@@ -117,7 +117,7 @@ def test_plain_sets_do_not_import_clustershell() -> None:
 
 def test_without_clustershell_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "ClusterShell.py").write_text("raise ImportError('none here')")
-    source = "from breakranks.reach.ways.nodes import hosts_of; hosts_of('@rack1', 'ssh')"
+    source = "from breakranks.hosts.transports.node_sets import hosts_of; hosts_of('@rack1', 'ssh')"
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", source],
@@ -132,7 +132,7 @@ def test_without_clustershell_it_says_so(tmp_path: Path) -> None:
 def test_groups_are_clustershells(tmp_path: Path) -> None:
     pytest.importorskip("ClusterShell")
     (tmp_path / "groups.conf").write_text("[Main]\ndefault: local\n[local]\nmap: [ $GROUP = rack1 ] && echo n[3-5]\n")
-    source = "from breakranks.reach.ways.nodes import hosts_of; print(*hosts_of('@rack1!n4,n[1-1]', 'ssh'))"
+    source = "from breakranks.hosts.transports.node_sets import hosts_of; print(*hosts_of('@rack1!n4,n[1-1]', 'ssh'))"
     done = subprocess.run(
         [sys.executable, "-c", source],
         env={**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -206,7 +206,7 @@ def test_any_text_is_host_names_or_an_error_of_ours(text: str) -> None:
 def test_ssh_has_one_process_a_host_and_nothing_reaches_a_shell_unquoted() -> None:
     made_plan = made("ssh", "me@n[1-2]", deadline=20.0)
     assert made_plan.hosts == ("me@n1", "me@n2")
-    first = made_plan.carriers[0]
+    first = made_plan.transports[0]
     assert (first.hosts, first.piece) == (("me@n1",), 48_000)
     assert first.argv[0] == "ssh" and "-oBatchMode=yes" in first.argv and "-oConnectTimeout=16" in first.argv
     assert first.argv[-3:-1] == ("--", "me@n1")
@@ -216,12 +216,14 @@ def test_ssh_has_one_process_a_host_and_nothing_reaches_a_shell_unquoted() -> No
 def test_what_the_user_says_to_ssh_wins_save_for_what_we_must_have(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("")
-    words = ssh_arguments(Options(ssh_config=str(config), ssh_options="-p 2222 -oConnectTimeout=3 -oBatchMode=no"))
+    words = ssh_arguments(
+        TransportOptions(ssh_config=str(config), ssh_options="-p 2222 -oConnectTimeout=3 -oBatchMode=no")
+    )
     assert words.index("-oBatchMode=yes") < words.index("-oBatchMode=no")
     assert words.index("-oConnectTimeout=3") < words.index("-oConnectTimeout=8")
     assert words[words.index("-F") + 1] == str(config)
     with pytest.raises(UsageError, match="cannot be read"):
-        ssh_arguments(Options(ssh_config=str(tmp_path / "none")))
+        ssh_arguments(TransportOptions(ssh_config=str(tmp_path / "none")))
 
 
 @pytest.mark.parametrize("text", ["-p 2222", "-4qi key", "-i 'my key' -o 'User ann'", "-Jgate", "", "-vvv"])
@@ -251,7 +253,7 @@ def test_words_that_are_no_options_do_not_become_a_host(text: str) -> None:
     ],
 )
 def test_a_template_becomes_words(template: str, expected: tuple[str, ...]) -> None:
-    assert made("exec", "c1", template).carriers == (Carrier(hosts=("c1",), argv=expected, piece=48_000),)
+    assert made("exec", "c1", template).transports == (Transport(hosts=("c1",), argv=expected, piece=48_000),)
 
 
 @pytest.mark.parametrize("template", ["docker exec -it", "/usr/bin/podman exec -t {host}", "wrapper --tty {host}"])
@@ -313,8 +315,8 @@ def test_files_that_are_not_of_hosts(tmp_path: Path, data: bytes | None, message
 def test_pdsh_goes_by_ssh_with_the_settings_of_pdsh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "-q -i key")
     made_plan = made("pdsh", "ann@n[1-2]")
-    assert [carrier.hosts for carrier in made_plan.carriers] == [("ann@n1",), ("ann@n2",)]
-    argv = made_plan.carriers[1].argv
+    assert [transport.hosts for transport in made_plan.transports] == [("ann@n1",), ("ann@n2",)]
+    argv = made_plan.transports[1].argv
     assert argv[0] == "ssh" and "-oBatchMode=yes" in argv
     assert argv[-6:-1] == ("-q", "-i", "key", "-lann", "n2")
     assert tuple(shlex.split(argv[-1])) == remote(48_000)

@@ -8,24 +8,23 @@ stays in it.
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 
-from breakranks.cli import common, dap
+from breakranks.backend.attach_agents import AttachResult, UnreachedRank, attach, wait_for_leave
+from breakranks.backend.rank_connection import AgentPlace
 from breakranks.cli import console as prompt
+from breakranks.cli import dap, job_selection, target_args, terminal_output
+from breakranks.cli.main import main
+from breakranks.console.commands import Console
+from breakranks.console.debug_session import DebugSession
+from breakranks.console.interrupt_ranks import choose_thread, halt, make_patient
 from breakranks.errors import BreakranksError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from breakranks.debug.attach import Attached, Unreached
-    from breakranks.debug.console import Console
-    from breakranks.debug.link import Place
-    from breakranks.debug.session import Session
-    from breakranks.jobs.across import ClusterJob
-    from breakranks.jobs.find import FoundJob
-    from breakranks.rankset import RankSet
+from breakranks.hosts.remote_ranks import RemoteRanks
+from breakranks.jobs.found_jobs import FoundJob
+from breakranks.jobs.merge_jobs import ClusterJob
+from breakranks.rankset import RankSet, ranks_text
 
 EXAMPLES = """
 breakranks attach                              the job on this machine, all its ranks
@@ -40,33 +39,30 @@ breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and oth
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="stop and ask only these: 3, 0-7, 0,4-6")
     parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
     parser.add_argument("--no-stop", action="store_true", help="stop nobody: only look, while the job goes on")
     prompt.add_script(parser)
     dap.add_options(parser)
-    common.add_reach(parser)
-    common.add_output(parser, full="cut nothing")
+    target_args.add_reach(parser)
+    target_args.add_output(parser, full="cut nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-    from breakranks.debug.attach import wait_for_leave
-    from breakranks.debug.session import Session
-
     commands = prompt.commands_of(args)
     prompt.check_times(args)
     for_clients = dap.wanted(args)
-    job = common.resolve_live(args)
-    chosen = common.ranks_of(job, args.rank)
+    job = job_selection.resolve_live(args)
+    chosen = job_selection.ranks_of(job, args.rank)
     # An agent in every rank, also of those that run on: their timeouts are long while another is stopped.
     place, attached = enter(job, None, args)
     missed = [one for one in attached.unreached if chosen is None or one.rank in chosen]
     if len(missed) == (len(job.ranks) if chosen is None else len(chosen)):
         _say_native(missed, args)
         raise BreakranksError(f"no rank can be entered: {missed[0].what}", missed[0].help)
-    session = Session(agents=attached.agents, place=place)
+    session = DebugSession(agents=attached.agents, place=place)
 
     if for_clients and place is not None:
         raise UsageError(
@@ -75,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if for_clients:
         return _serve(session, chosen, args)
 
-    def begin(session: Session, console: Console) -> bool:
+    def begin(session: DebugSession, console: Console) -> bool:
         _begin(session, console, chosen, args)
         _say_missed(missed, args)
         return True
@@ -90,21 +86,18 @@ def run(args: argparse.Namespace) -> int:
         wait_for_leave(attached.agents)
 
 
-def enter(job: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> tuple[Place | None, Attached]:
+def enter(
+    job: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Namespace
+) -> tuple[AgentPlace | None, AttachResult]:
     """An agent in each rank of a job, or in some, here or on its hosts; and how to get to them."""
-    from breakranks.jobs.find import FoundJob
-
     if isinstance(job, FoundJob):
-        from breakranks.debug.attach import attach
-
         return None, attach(job, ranks)
-    from breakranks.cli.beyond import Beyond
 
-    beyond = Beyond(args.reaching)
-    return beyond, beyond.attach(job, ranks)
+    remote_ranks = RemoteRanks(args.hosts_target.controller, args.hosts_target.found)
+    return remote_ranks, remote_ranks.attach(job, ranks)
 
 
-def _serve(session: Session, chosen: RankSet | None, args: argparse.Namespace) -> int:
+def _serve(session: DebugSession, chosen: RankSet | None, args: argparse.Namespace) -> int:
     try:
         _meet(session)
         return dap.serve(session, session.ranks if chosen is None else chosen, args)
@@ -112,14 +105,12 @@ def _serve(session: Session, chosen: RankSet | None, args: argparse.Namespace) -
         session.close(armed=False)
 
 
-def _meet(session: Session) -> None:
+def _meet(session: DebugSession) -> None:
     session.scan()
     session.wait(lambda: bool(session.ranks) and all(session.state(rank).get("pid") for rank in session.ranks), 2.0)
 
 
-def _begin(session: Session, console: Console, chosen: RankSet | None, args: argparse.Namespace) -> None:
-    from breakranks.debug.halting import choose_thread, halt, make_patient
-
+def _begin(session: DebugSession, console: Console, chosen: RankSet | None, args: argparse.Namespace) -> None:
     _meet(session)
     make_patient(session)
     ranks = session.ranks if chosen is None else chosen & session.ranks
@@ -133,32 +124,30 @@ def _begin(session: Session, console: Console, chosen: RankSet | None, args: arg
     if not args.json:
         prompt.show_standings(session, ranks, args)
         for rank, why in refused.items():
-            common.show([[(f"rank {rank} cannot be stopped: {why}", "warn")]], common.look(args))
+            terminal_output.show([[(f"rank {rank} cannot be stopped: {why}", "warn")]], terminal_output.look(args))
 
 
-def _say_missed(missed: Sequence[Unreached], args: argparse.Namespace) -> None:
+def _say_missed(missed: Sequence[UnreachedRank], args: argparse.Namespace) -> None:
     if not missed or args.json:
         return
-    from breakranks.rankset import RankSet, ranks_text
 
     groups: dict[tuple[str, str], list[int]] = {}
     for one in missed:
         groups.setdefault((one.what, one.help), []).append(one.rank)
     for (what, help), ranks in groups.items():
         lines = [[(f"{ranks_text(RankSet(ranks))} cannot be entered: {what}", "warn")], [(help, "dim")]]
-        common.show(lines, common.look(args))
+        terminal_output.show(lines, terminal_output.look(args))
     _say_native(missed, args)
 
 
-def _say_native(missed: Sequence[Unreached], args: argparse.Namespace) -> None:
+def _say_native(missed: Sequence[UnreachedRank], args: argparse.Namespace) -> None:
     """Where no Python can run there is still what can be seen from outside, C frames too."""
     if not any(one.gil_held for one in missed):
         return
-    from breakranks.cli.main import main
 
-    if args.reaching is not None:
+    if args.hosts_target is not None:
         ranks = ",".join(str(one.rank) for one in missed)
-        main(["stacks", args.target, "--native", "--rank", ranks, *common.reach_words(args)])
+        main(["stacks", args.target, "--native", "--rank", ranks, *target_args.reach_words(args)])
         return
     pids = ",".join(str(one.pid) for one in missed)
     main(["stacks", f"pid:{pids}", "--native"])

@@ -6,21 +6,23 @@ somebody waits stand whole, most troubled first; those in which all is well are 
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from breakranks.cli import common
+from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import BreakranksError, UsageError
+from breakranks.explain.collectives import call_phrases
+from breakranks.explain.collectives.progress import CollectiveProgress
+from breakranks.explain.collectives.root_causes import STALLED, causes
+from breakranks.jobs.found_jobs import FoundJob
+from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.rankset import RankSet
+from breakranks.show.call_names import group_name
+from breakranks.show.collective_lines import collectives_lines, is_young, unread
+from breakranks.show.collectives_json import collectives_json
+from breakranks.show.group_progress import GroupProgress, standings
+from breakranks.show.json_output import to_text
 from breakranks.snapshot.model import Snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.explain.collectives.ledger import Ledger
-    from breakranks.jobs.across import ClusterJob
-    from breakranks.jobs.find import FoundJob
-    from breakranks.show.standing import Standing
 
 EXAMPLES = """
 breakranks collectives                      the job on this machine
@@ -31,50 +33,40 @@ breakranks collectives --group mesh_tp      groups by their name, description or
 breakranks collectives --rank 13            the groups of one rank
 breakranks collectives hang.brk --json      for programs
 """
-_MOST = 100_000
+_MAX_CALLS = 100_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    common.add_target(parser)
+    target_args.add_target(parser)
     parser.add_argument(
         "--group", metavar="NAME", help="only these groups: a name, a description, or members such as 0-7"
     )
     parser.add_argument(
         "--history", metavar="N", type=int, default=0, help="the last N calls of each group that is shown, side by side"
     )
-    common.add_no_inject(parser)
-    common.add_output(parser, full="every group and every rank, nothing cut")
+    target_args.add_no_inject(parser)
+    target_args.add_output(parser, full="every group and every rank, nothing cut")
 
 
 def run(args: argparse.Namespace) -> int:
-    if not 0 <= args.history <= _MOST:
-        raise UsageError(f"--history {args.history} is out of range", f"Give 0 to {_MOST:,} calls.")
-    target = next(common.rounds(args, patient=True))
-    ranks = common.ranks_of(target, args.rank)
+    if not 0 <= args.history <= _MAX_CALLS:
+        raise UsageError(f"--history {args.history} is out of range", f"Give 0 to {_MAX_CALLS:,} calls.")
+    target = next(job_selection.rounds(args, patient=True))
+    ranks = job_selection.ranks_of(target, args.rank)
     snapshot = target if isinstance(target, Snapshot) else _read(target, args)
 
-    from breakranks.explain.collectives.causes import STALLED, causes
-    from breakranks.explain.collectives.ledger import Ledger
-    from breakranks.show.standing import standings
-
-    ledger = Ledger(snapshot)
+    ledger = CollectiveProgress(snapshot)
     if not ledger:
         raise _nothing_read(snapshot, args.target if isinstance(target, Snapshot) else None)
     found = causes(ledger)
     chosen = choose(ledger, standings(ledger, found), args.group, ranks)
     if args.json:
-        from breakranks.show.collectives_json import collectives_json
-        from breakranks.show.json import to_text
-
         sys.stdout.write(to_text(collectives_json(ledger, chosen, history=args.history, ranks=ranks)))
     else:
-        from breakranks.show.collectives import collectives_lines
-
-        look = common.look(args)
+        look = terminal_output.look(args)
         whole = args.group is not None
         lines = collectives_lines(ledger, chosen, look, history=args.history, ranks=ranks, whole=whole)
-        common.show(lines, look)
-    from breakranks.show.collectives import is_young
+        terminal_output.show(lines, look)
 
     return 1 if any(cause.kind != STALLED or cause.victims for cause in found) and not is_young(ledger) else 0
 
@@ -86,14 +78,12 @@ def _read(found: FoundJob | ClusterJob, args: argparse.Namespace) -> Snapshot:
             "from outside, nothing can be known of a live job's collectives",
             "Their numbers are inside the ranks. Leave --no-inject out, or give a folder of flight recorder dumps.",
         )
-    with common.session(found, args) as session:
+    with job_selection.session(found, args) as session:
         session.sample(recorders=True)
         return session.snapshot()
 
 
 def _nothing_read(snapshot: Snapshot, file: str | None) -> BreakranksError:
-    from breakranks.show.collectives import unread
-
     known = [(f"ranks {ranks}: {what}", remedy) for ranks, what, remedy in unread(snapshot)]
     if file is not None and not any("recorder of process" in problem.what for problem in snapshot.problems):
         return BreakranksError(
@@ -108,7 +98,9 @@ def _nothing_read(snapshot: Snapshot, file: str | None) -> BreakranksError:
     )
 
 
-def choose(ledger: Ledger, found: list[Standing], name: str | None, ranks: RankSet | None) -> list[Standing]:
+def choose(
+    ledger: CollectiveProgress, found: list[GroupProgress], name: str | None, ranks: RankSet | None
+) -> list[GroupProgress]:
     """The groups of ``--group`` and ``--rank``; a name that no group bears is an error that lists those there are."""
     if ranks is not None:
         found = [one for one in found if one.members & ranks]
@@ -118,7 +110,6 @@ def choose(ledger: Ledger, found: list[Standing], name: str | None, ranks: RankS
     chosen = chosen or _by_members(found, name)
     if not chosen:
         counts: dict[str, int] = {}
-        from breakranks.show.calls import group_name
 
         for one in found:
             known = group_name(ledger.group(one.group))
@@ -131,16 +122,14 @@ def choose(ledger: Ledger, found: list[Standing], name: str | None, ranks: RankS
     return chosen
 
 
-def _names(ledger: Ledger, one: Standing) -> tuple[str, ...]:
+def _names(ledger: CollectiveProgress, one: GroupProgress) -> tuple[str, ...]:
     """Every way to name a group, that of `why` included: ``mesh_tp (0-7)``."""
-    from breakranks.explain.collectives import say
-
     group = ledger.group(one.group)
     world = ("world", "the world group") if group.description == "default_pg" else ()
-    return (group.name, group.description, say.group_name(ledger, one.group), *world)
+    return (group.name, group.description, call_phrases.group_name(ledger, one.group), *world)
 
 
-def _by_members(found: list[Standing], text: str) -> list[Standing]:
+def _by_members(found: list[GroupProgress], text: str) -> list[GroupProgress]:
     try:
         members = RankSet.parse(text)
     except (UsageError, ValueError):

@@ -7,25 +7,29 @@ rank, ranks, go, hold, interrupt, stacks, why. When it quits, or is killed, ever
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 
-from breakranks.cli import aside, common
+from breakranks.backend.rank_connection import AgentPlace
+from breakranks.cli import job_commands, job_selection, target_args, terminal_output
+from breakranks.cli.terminal import ConsoleTerminal
+from breakranks.console.command_parser import NAMES
+from breakranks.console.command_results import LeaveConsole, Notice, OtherThreads, Outcome, RanksStopped, RankStates
+from breakranks.console.commands import Console
+from breakranks.console.debug_session import DebugSession, nobody
 from breakranks.errors import BreakranksError, UsageError
+from breakranks.hosts.remote_ranks import RemoteRanks
+from breakranks.jobs.targets import Hosts, Pids, parse_target
+from breakranks.rankset import RankSet
+from breakranks.show import answer_lines
+from breakranks.show.answers_json import as_json
+from breakranks.show.stop_lines import inspected_lines, standing_lines, stopped_lines
+from breakranks.snapshot.answer_groups import FoldedAnswers
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
-
-    from breakranks.cli.terminal import Terminal
-    from breakranks.debug.console import Console
-    from breakranks.debug.link import Place
-    from breakranks.debug.outcomes import Outcome
-    from breakranks.debug.session import Session
-    from breakranks.rankset import RankSet
-
-    Begin = Callable[[Session, Console], bool]
+Begin = Callable[[DebugSession, Console], bool]
 
 _HELLO = 5.0  # seconds in which a rank that is connected says what it is at
 _COMPLETION = 2.0  # seconds in which a rank tells the words that it would complete
@@ -41,7 +45,7 @@ breakranks console ssh:n[1-4]               the job on these hosts
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its name or its port")
     add_script(parser)
     parser.add_argument(
@@ -54,8 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--opened-by", metavar="PID", type=int, default=0, help="for our own use: the rank whose terminal this is"
     )
-    common.add_reach(parser)
-    common.add_output(parser, full="cut nothing")
+    target_args.add_reach(parser)
+    target_args.add_output(parser, full="cut nothing")
 
 
 def add_script(parser: argparse.ArgumentParser) -> None:
@@ -74,11 +78,9 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from breakranks.debug.session import Session
-
     commands = commands_of(args)
     check_times(args)
-    session = Session(args.job, _pids(args), place=_place(args))
+    session = DebugSession(args.job, _pids(args), place=_place(args))
     if commands is None and not args.json and sys.stdin.isatty():
         return talk(session, args)
     if commands is None:
@@ -110,22 +112,20 @@ def commands_of(args: argparse.Namespace) -> list[str] | None:
         raise BreakranksError(f"cannot read {args.batch}: {error}", "It should have a command a line.") from error
 
 
-def _place(args: argparse.Namespace) -> Place | None:
+def _place(args: argparse.Namespace) -> AgentPlace | None:
     """The hosts of the target; None: here."""
-    reaching = common.reach(args)
-    if reaching is None:
+    hosts_target = job_selection.reach(args)
+    if hosts_target is None:
         return None
-    from breakranks.cli.beyond import Beyond
 
-    reaching.meet(patient=True)
-    return Beyond(reaching)
+    hosts_target.meet(patient=True)
+    return RemoteRanks(hosts_target.controller, hosts_target.found)
 
 
 def _pids(args: argparse.Namespace) -> list[int] | None:
     target = args.target
     if target in (None, "local"):
         return None
-    from breakranks.jobs.targets import Hosts, Pids, parse_target
 
     found = parse_target(target)
     if isinstance(found, Hosts):
@@ -141,11 +141,8 @@ def _pids(args: argparse.Namespace) -> list[int] | None:
 # ---- scripts
 
 
-def script(session: Session, commands: list[str], args: argparse.Namespace, begin: Begin | None = None) -> int:
+def script(session: DebugSession, commands: list[str], args: argparse.Namespace, begin: Begin | None = None) -> int:
     """Do commands one after the other. ``begin`` stops ranks, or looks at them; without it they have stopped."""
-    from breakranks.debug.console import Console
-    from breakranks.debug.outcomes import Leave
-
     console = Console(session, interactive=False, patience=args.timeout, looks=begin is not None)
     armed = begin is None  # ranks that somebody else stopped stay so
     try:
@@ -158,9 +155,9 @@ def script(session: Session, commands: list[str], args: argparse.Namespace, begi
                 _show(outcome, console, session, line, args)
             _echo(line, console, args)
             for outcome in console.execute(line):
-                if isinstance(outcome, Leave):
+                if isinstance(outcome, LeaveConsole):
                     if outcome.kill:
-                        return aside.kill(session, line.split()[1:] == ["yes"], args)
+                        return job_commands.kill(session, line.split()[1:] == ["yes"], args)
                     armed = False
                     return 1 if console.failed else 0
                 _show(outcome, console, session, line, args)
@@ -169,9 +166,7 @@ def script(session: Session, commands: list[str], args: argparse.Namespace, begi
     return 1 if console.failed else 0
 
 
-def _wait_for_stop(session: Session, wait: float) -> None:
-    from breakranks.debug.session import nobody
-
+def _wait_for_stop(session: DebugSession, wait: float) -> None:
     session.scan()
     if not session.wait(lambda: bool(session.stopped), wait):
         if not session.ranks:
@@ -181,7 +176,7 @@ def _wait_for_stop(session: Session, wait: float) -> None:
     session.take_events()
 
 
-def _settle(session: Session) -> None:
+def _settle(session: DebugSession) -> None:
     """Ranks come to a stop at nearly the same moment: give the last ones that moment, not more."""
     session.wait(lambda: all(session.state(rank).get("pid") for rank in session.ranks), _HELLO)
     deadline = time.monotonic() + 1.0
@@ -195,20 +190,17 @@ def _settle(session: Session) -> None:
 
 def _echo(line: str, console: Console, args: argparse.Namespace) -> None:
     if not args.json and line.strip():
-        common.show([[(f"{console.prompt}{line}", "dim")]], common.look(args))
+        terminal_output.show([[(f"{console.prompt}{line}", "dim")]], terminal_output.look(args))
         sys.stdout.flush()
 
 
 # ---- a person
 
 
-def talk(session: Session, args: argparse.Namespace, begin: Begin | None = None) -> int:
+def talk(session: DebugSession, args: argparse.Namespace, begin: Begin | None = None) -> int:
     """A person at the prompt. ``begin`` stops ranks, or looks at them; without it they have stopped."""
-    from breakranks.cli.terminal import Terminal
-    from breakranks.debug.console import Console
-
     opened = bool(getattr(args, "opened_by", 0))
-    with Terminal(opened=opened) as terminal:
+    with ConsoleTerminal(opened=opened) as terminal:
         stays = not opened  # in a rank's own terminal we leave when there is nothing to ask
         console = Console(
             session, interactive=True, pressed=terminal.pressed, stays=lambda: stays, looks=begin is not None
@@ -224,7 +216,7 @@ def talk(session: Session, args: argparse.Namespace, begin: Begin | None = None)
                     armed = True  # nothing left to ask: the terminal is the job's again until the next stop
                     return 0
                 if not session.ranks:
-                    aside.say("the job has ended", args)
+                    job_commands.say("the job has ended", args)
                     return 0
                 try:
                     if not _turn(console, terminal, args):
@@ -235,39 +227,33 @@ def talk(session: Session, args: argparse.Namespace, begin: Begin | None = None)
             session.close(armed=armed)
 
 
-def _begin_stopped(session: Session, console: Console, args: argparse.Namespace) -> bool:
-    from breakranks.debug.outcomes import Stopped
-
+def _begin_stopped(session: DebugSession, console: Console, args: argparse.Namespace) -> bool:
     if not _first_stop(session, args):
         return False
     _settle(session)
     session.take_events()
     states = tuple(session.state(rank) for rank in session.stopped)
-    _show(Stopped(states=states), console, session, "", args)
+    _show(RanksStopped(states=states), console, session, "", args)
     return True
 
 
-def show_standings(session: Session, ranks: RankSet, args: argparse.Namespace) -> None:
+def show_standings(session: DebugSession, ranks: RankSet, args: argparse.Namespace) -> None:
     """Who is stopped, and where those are that are only looked at."""
-    from breakranks.show.seats import inspected_lines, stopped_lines
-
-    look = common.look(args)
-    common.show(stopped_lines([session.state(rank) for rank in ranks & session.stopped], look), look)
+    look = terminal_output.look(args)
+    terminal_output.show(stopped_lines([session.state(rank) for rank in ranks & session.stopped], look), look)
     replies = session.ask({"do": "where"}, ranks - session.stopped)
-    common.show(inspected_lines(replies, look), look)
+    terminal_output.show(inspected_lines(replies, look), look)
     sys.stdout.flush()
 
 
-def do(line: str, console: Console, session: Session, args: argparse.Namespace) -> None:
+def do(line: str, console: Console, session: DebugSession, args: argparse.Namespace) -> None:
     """One line, as if typed."""
     for outcome in console.execute(line):
         _show(outcome, console, session, line, args)
 
 
-def _turn(console: Console, terminal: Terminal, args: argparse.Namespace) -> bool:
+def _turn(console: Console, terminal: ConsoleTerminal, args: argparse.Namespace) -> bool:
     """One prompt and what is typed there; False when the console is to end."""
-    from breakranks.debug.outcomes import Leave
-
     session = console.session
     for outcome in console.news():
         _show(outcome, console, session, "", args)
@@ -277,11 +263,11 @@ def _turn(console: Console, terminal: Terminal, args: argparse.Namespace) -> boo
     if line == "\n":
         line = console.repeated
     for outcome in _do(console, line):
-        if isinstance(outcome, Leave):
+        if isinstance(outcome, LeaveConsole):
             if not outcome.kill:
-                aside.say("the job runs on", args)
+                job_commands.say("the job runs on", args)
                 return False
-            if aside.kill(session, terminal.line("end the job? yes/no > ") == "yes", args) == 0:
+            if job_commands.kill(session, terminal.line("end the job? yes/no > ") == "yes", args) == 0:
                 return False
         else:
             _show(outcome, console, session, line, args)
@@ -299,24 +285,20 @@ def _happened(console: Console) -> bool:
 
 def _do(console: Console, line: str) -> Iterator[Outcome]:
     """One line of a person's; what they got wrong is said, and the prompt comes back."""
-    from breakranks.debug.outcomes import Notice
-
     try:
         yield from console.execute(line)
     except BreakranksError as error:
         yield Notice(text=f"{error.message}. {error.help}".replace("\n", " "), style="bad")
 
 
-def _first_stop(session: Session, args: argparse.Namespace) -> bool:
+def _first_stop(session: DebugSession, args: argparse.Namespace) -> bool:
     """Wait until somebody stops; False if the person does not want to wait."""
-    from breakranks.debug.session import nobody
-
     session.scan()
     if session.wait(lambda: bool(session.stopped), 1.0):
         return True
     if not session.ranks and args.wait is None:
         raise nobody(session.job)
-    aside.say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
+    job_commands.say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
     came = bool(session.ranks)
 
     def settled() -> bool:
@@ -331,27 +313,23 @@ def _first_stop(session: Session, args: argparse.Namespace) -> bool:
     if not session.stopped and not came:
         raise nobody(session.job)
     if not session.stopped:
-        aside.say("the job has ended" if not session.ranks else "nobody has stopped", args)
+        job_commands.say("the job has ended" if not session.ranks else "nobody has stopped", args)
     return bool(session.stopped)
 
 
-def _say_others(session: Session, args: argparse.Namespace) -> None:
+def _say_others(session: DebugSession, args: argparse.Namespace) -> None:
     """Another console is here too: what it does is seen here, and a rank goes on when both have left."""
     others = max((int(session.state(rank).get("consoles", 1)) for rank in session.ranks), default=1) - 1
     if others > 0:
-        aside.say(
+        job_commands.say(
             f"{others} other console{'s are' if others > 1 else ' is'} here: ranks stay until all have left", args
         )
 
 
-def _complete(session: Session, console: Console, text: str) -> list[str]:
-    from breakranks.debug.words import NAMES
-
+def _complete(session: DebugSession, console: Console, text: str) -> list[str]:
     stopped = console.focus & session.in_state("stopped")
     words = [name for name in NAMES if name.startswith(text)]
     if stopped:
-        from breakranks.rankset import RankSet
-
         first = stopped.first
         reply = session.ask({"do": "complete", "text": text}, RankSet([first]), _COMPLETION).get(first, {})
         words += [str(word) for word in reply.get("words", [])]
@@ -361,52 +339,37 @@ def _complete(session: Session, console: Console, text: str) -> list[str]:
 # ---- what came of it
 
 
-def _show(outcome: Outcome, console: Console, session: Session, line: str, args: argparse.Namespace) -> None:
-    from breakranks.debug.answers import Folded
-    from breakranks.debug.outcomes import Elsewhere, Notice, Standings, Stopped
-
+def _show(outcome: Outcome, console: Console, session: DebugSession, line: str, args: argparse.Namespace) -> None:
     if args.json:
         _show_json(outcome, console, line)
         return
-    look = common.look(args)
+    look = terminal_output.look(args)
     match outcome:
         case Notice(text=text, style=style):
-            common.show([[(part, style)] if style else [part] for part in text.splitlines()], look)
-        case Stopped(states=states):
-            from breakranks.show.seats import stopped_lines
-
-            common.show(stopped_lines(states, look), look)
-        case Standings(rows=rows, absent=absent):
-            from breakranks.show.seats import standing_lines
-
+            terminal_output.show([[(part, style)] if style else [part] for part in text.splitlines()], look)
+        case RanksStopped(states=states):
+            terminal_output.show(stopped_lines(states, look), look)
+        case RankStates(rows=rows, absent=absent):
             plain = [{"rank": row.rank, "state": row.state, "frames": row.frames} for row in rows]
-            common.show(standing_lines(plain, absent, look), look)
-        case Elsewhere(command=command, ranks=ranks):
-            aside.elsewhere(command, str(ranks), session, args)
-        case Folded():
-            from breakranks.show import answers
-
-            common.show(answers.lines(outcome, look), look)
+            terminal_output.show(standing_lines(plain, absent, look), look)
+        case OtherThreads(command=command, ranks=ranks):
+            job_commands.elsewhere(command, str(ranks), session, args)
+        case FoldedAnswers():
+            terminal_output.show(answer_lines.lines(outcome, look), look)
 
 
 def _show_json(outcome: Outcome, console: Console, line: str) -> None:
-    import json
-
-    from breakranks.debug.answers import Folded
-    from breakranks.debug.answers_json import as_json
-    from breakranks.debug.outcomes import Elsewhere, Notice, Standings, Stopped
-
     found: dict[str, object] = {"schema": 1, "command": line, "focus": str(console.focus)}
     match outcome:
-        case Folded():
+        case FoldedAnswers():
             found |= as_json(outcome)
         case Notice(text=text):
             found["notice"] = text
-        case Stopped(states=states):
+        case RanksStopped(states=states):
             found["stopped"] = list(states)
-        case Standings(rows=rows, absent=absent):
+        case RankStates(rows=rows, absent=absent):
             found["ranks"] = [{**row.state, "frames": list(row.frames)} for row in rows]
             found["absent"] = str(absent)
-        case Elsewhere(command=command):
+        case OtherThreads(command=command):
             found["notice"] = f"use breakranks {command} --json"
     print(json.dumps(found), flush=True)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
+import json
+import os
+import secrets
+import signal
 import sys
+from typing import TextIO
 
+from breakranks.console.debug_session import DebugSession
+from breakranks.dap.bridge import LOOPBACK, DapBridge
+from breakranks.dap.launch_json import config_of, write
 from breakranks.errors import BreakranksError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import TextIO
-
-    from breakranks.debug.dap import Bridge
-    from breakranks.debug.session import Session
-    from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, ranks_text
 
 _MOST_LINES = 8
 REMEDY = "Install it where breakranks runs: pip install 'breakranks[dap]'"
@@ -43,12 +45,9 @@ def wanted(args: argparse.Namespace) -> bool:
     return asked
 
 
-def serve(session: Session, ranks: RankSet, args: argparse.Namespace) -> int:
+def serve(session: DebugSession, ranks: RankSet, args: argparse.Namespace) -> int:
     """Serve DAP clients on these ranks until Ctrl-C, or until the job has ended. The session is left open."""
     import asyncio
-    import secrets
-
-    from breakranks.debug.dap import Bridge
 
     out = sys.stderr if args.launch_json == "-" else sys.stdout
     here = ranks & session.ranks
@@ -57,7 +56,7 @@ def serve(session: Session, ranks: RankSet, args: argparse.Namespace) -> int:
     folder = _debugpy_folder()
     if not folder:
         _need_debugpy(session, here)
-    bridge = Bridge(
+    bridge = DapBridge(
         session,
         here,
         port=None if args.dap_unix else args.dap_port,
@@ -68,9 +67,8 @@ def serve(session: Session, ranks: RankSet, args: argparse.Namespace) -> int:
     return asyncio.run(_serve(bridge, here, args, out))
 
 
-async def _serve(bridge: Bridge, ranks: RankSet, args: argparse.Namespace, out: TextIO) -> int:
+async def _serve(bridge: DapBridge, ranks: RankSet, args: argparse.Namespace, out: TextIO) -> int:
     import asyncio
-    import signal
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -88,15 +86,12 @@ async def _serve(bridge: Bridge, ranks: RankSet, args: argparse.Namespace, out: 
     return 0
 
 
-def _tell_where(bridge: Bridge, ranks: RankSet, args: argparse.Namespace, out: TextIO) -> None:
+def _tell_where(bridge: DapBridge, ranks: RankSet, args: argparse.Namespace, out: TextIO) -> None:
     for rank, path in list(bridge.paths.items())[:_MOST_LINES]:
         _say(f"rank {rank}: {path}", out)
     if len(bridge.paths) > _MOST_LINES:
         _say(f"… and {len(bridge.paths) - _MOST_LINES} more like it", out)
     if bridge.port:
-        from breakranks.debug.dap import LOOPBACK
-        from breakranks.debug.dap_config import config_of, write
-
         _say(f"all of them: {LOOPBACK}:{bridge.port}, with the token", out)
         ours = config_of(ranks, LOOPBACK, bridge.port, bridge.token)
         problem = "" if args.launch_json in (None, "-") else write(args.launch_json, ours)
@@ -108,8 +103,6 @@ def _tell_where(bridge: Bridge, ranks: RankSet, args: argparse.Namespace, out: T
 
 
 def _print_config(ours: dict[str, object], problem: str, out: TextIO) -> None:
-    import json
-
     if problem:
         _say(f"{problem}. This belongs into it:", out)
     elif out is sys.stdout:
@@ -119,17 +112,12 @@ def _print_config(ours: dict[str, object], problem: str, out: TextIO) -> None:
 
 def _debugpy_folder() -> str:
     """Where the debugpy of our own environment is, or nothing."""
-    import importlib.util
-    import os
-
     found = importlib.util.find_spec("debugpy")
     return os.path.dirname(os.path.dirname(found.origin)) if found is not None and found.origin else ""
 
 
-def _need_debugpy(session: Session, ranks: RankSet) -> None:
+def _need_debugpy(session: DebugSession, ranks: RankSet) -> None:
     """Without one of ours, every rank must have its own."""
-    from breakranks.rankset import RankSet, ranks_text
-
     replies = session.ask({"do": "dap"}, ranks, 5.0)
     without = RankSet(rank for rank in ranks if not replies.get(rank, {}).get("own"))
     if without:

@@ -6,23 +6,23 @@ would find yours: from outside, with no help from the job.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 
-from breakranks.cli import common
+from breakranks.backend.conclusive import sample_until_conclusive
+from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.progress_line import ProgressLine
 from breakranks.errors import BreakranksError
-from breakranks.explain import Diagnosis
+from breakranks.explain.diagnosis import Diagnosis
 from breakranks.log import Log
+from breakranks.show.verdict_lines import why_lines
 from breakranks.snapshot.model import Snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    import subprocess
 
 EXAMPLES = """
 breakranks demo              start, explain, clean up
@@ -31,8 +31,8 @@ breakranks demo --keep       leave it running, to try other commands on it
 
 _log = Log("cli")
 RANKS = 4
-_START_DEADLINE = 180.0
-_END_DEADLINE = 10.0
+_START_SECONDS = 180.0
+_END_SECONDS = 10.0
 
 PROGRAM = """\
 import os
@@ -66,7 +66,7 @@ train()
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="leave the job running; Ctrl-C ends it")
-    common.add_output(parser, json=False)
+    target_args.add_output(parser, json=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,8 +89,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _start(folder: str) -> subprocess.Popen[bytes]:
-    import subprocess
-
     torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
     if not os.path.exists(torchrun):
         raise BreakranksError(
@@ -115,10 +113,9 @@ def _start(folder: str) -> subprocess.Popen[bytes]:
 
 
 def _wait_until_stuck(launcher: subprocess.Popen[bytes], folder: str) -> None:
-    from breakranks.cli.settle import Progress
 
-    say = Progress()
-    until = time.monotonic() + _START_DEADLINE
+    say = ProgressLine()
+    until = time.monotonic() + _START_SECONDS
     while not os.path.exists(os.path.join(folder, "shard-0003")):
         if launcher.poll() is not None or time.monotonic() > until:
             with open(os.path.join(folder, "log"), errors="replace") as log:
@@ -130,15 +127,14 @@ def _wait_until_stuck(launcher: subprocess.Popen[bytes], folder: str) -> None:
 
 
 def _explain(launcher: int, args: argparse.Namespace) -> int:
-    from breakranks.cli.settle import settle
-    from breakranks.show.verdict import why_lines
-
-    found = next((job for job in common.find().jobs if job.job.launcher_pid == launcher), None)
+    found = next((job for job in job_selection.find().jobs if job.job.launcher_pid == launcher), None)
     if found is None:
         raise BreakranksError("the demo job cannot be found", "Look for it: breakranks ps")
-    seen: tuple[Snapshot, Diagnosis] = settle(common.session(found, args))
-    how = common.look(args)
-    common.show(why_lines(*seen, how), how)
+    progress = ProgressLine()
+    seen: tuple[Snapshot, Diagnosis] = sample_until_conclusive(job_selection.session(found, args), progress=progress)
+    progress.done()
+    how = terminal_output.look(args)
+    terminal_output.show(why_lines(*seen, how), how)
     return 0 if seen[1].verdict is not None else 2
 
 
@@ -152,11 +148,9 @@ def _keep(launcher: subprocess.Popen[bytes]) -> None:
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
     """End the launcher and its ranks: they share a session that is theirs alone."""
-    import subprocess
-
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(launcher.pid, number)
-            launcher.wait(_END_DEADLINE)
+            launcher.wait(_END_SECONDS)
         except (ProcessLookupError, subprocess.TimeoutExpired):
             continue

@@ -6,20 +6,24 @@ thread of ours does it, so the job's own stays where it is. Equal answers are sh
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from collections.abc import Sequence
 
-from breakranks.cli import common
+from msgspec.structs import replace
+
+from breakranks.backend import evaluate
+from breakranks.backend.evaluate import EvalAnswer, EvalQuestion, ask
+from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import BreakranksError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from breakranks.debug.asking import Question, Told
-    from breakranks.jobs.across import ClusterJob
-    from breakranks.jobs.find import FoundJob
-    from breakranks.rankset import RankSet
+from breakranks.hosts.remote_ranks import RemoteRanks
+from breakranks.jobs.found_jobs import FoundJob
+from breakranks.jobs.merge_jobs import ClusterJob
+from breakranks.rankset import RankSet
+from breakranks.show import answer_lines, stop_lines
+from breakranks.show.answers_json import as_json
+from breakranks.snapshot.answer_groups import fold
 
 EXAMPLES = """
 breakranks eval step                                 the variable `step` of every rank
@@ -33,7 +37,7 @@ breakranks eval --allow-effects 'cfg.verbose = True' change something, in a scri
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("expression", metavar="EXPR", help="what to ask; in quotes, where it has spaces")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
@@ -53,19 +57,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, default=15.0, help="how long to wait for the answers (15)"
     )
-    common.add_reach(parser)
-    common.add_output(parser, full="cut nothing")
+    target_args.add_reach(parser)
+    target_args.add_output(parser, full="cut nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-    from breakranks.debug import asking
-
     if not 0 < args.timeout < 1e6:
         raise UsageError(f"--timeout {args.timeout} is no time to wait", "Give seconds, for example 5.")
-    question = asking.Question(source=args.expression, frame=args.frame, thread=args.thread, effects=args.allow_effects)
-    effect = asking.effect_of(question.source)
-    job = common.resolve_live(args)
-    ranks = common.ranks_of(job, args.rank)
+    question = evaluate.EvalQuestion(
+        source=args.expression, frame=args.frame, thread=args.thread, effects=args.allow_effects
+    )
+    effect = evaluate.effect_of(question.source)
+    job = job_selection.resolve_live(args)
+    ranks = job_selection.ranks_of(job, args.rank)
     if effect and not question.effects:
         question = _allowed(question, f"{question.source!r} is {effect}, and changes the job")
     told = _ask(job, ranks, question, args)
@@ -77,22 +81,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask(
-    job: FoundJob | ClusterJob, ranks: RankSet | None, question: Question, args: argparse.Namespace
-) -> Sequence[Told]:
-    from breakranks.jobs.find import FoundJob
-
+    job: FoundJob | ClusterJob, ranks: RankSet | None, question: EvalQuestion, args: argparse.Namespace
+) -> Sequence[EvalAnswer]:
     if isinstance(job, FoundJob):
-        from breakranks.debug.asking import ask
-
         return ask(job, ranks, question, deadline=args.timeout)
-    from breakranks.cli.beyond import Beyond
 
-    return Beyond(args.reaching).ask(job, ranks, question, args.timeout)
+    return RemoteRanks(args.hosts_target.controller, args.hosts_target.found).ask(job, ranks, question, args.timeout)
 
 
-def _allowed(question: Question, why: str) -> Question:
-    from msgspec.structs import replace
-
+def _allowed(question: EvalQuestion, why: str) -> EvalQuestion:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(why, "In a script say that it is meant: --allow-effects")
     sys.stderr.write(f"breakranks: {why}. Do it? yes/no > ")
@@ -102,7 +99,7 @@ def _allowed(question: Question, why: str) -> Question:
     return replace(question, effects=True)
 
 
-def _show(told: Sequence[Told], args: argparse.Namespace) -> int:
+def _show(told: Sequence[EvalAnswer], args: argparse.Namespace) -> int:
     if told and not any(one.asked for one in told):
         if args.json:
             _show_json(told)
@@ -114,23 +111,17 @@ def _show(told: Sequence[Told], args: argparse.Namespace) -> int:
     return 1 if any(one.answer.error for one in told) else 0
 
 
-def _show_text(told: Sequence[Told], args: argparse.Namespace) -> None:
-    from breakranks.debug.answers import fold
-    from breakranks.show import answers, seats
-
-    look = common.look(args)
-    common.show(seats.where_lines([(one.rank, one.where, one.thread) for one in told if one.where], look), look)
-    common.show(answers.lines(fold(one.answer for one in told), look), look)
+def _show_text(told: Sequence[EvalAnswer], args: argparse.Namespace) -> None:
+    look = terminal_output.look(args)
+    terminal_output.show(
+        stop_lines.where_lines([(one.rank, one.where, one.thread) for one in told if one.where], look), look
+    )
+    terminal_output.show(answer_lines.lines(fold(one.answer for one in told), look), look)
     helps = dict.fromkeys(one.help for one in told if one.help)
-    common.show([[(help, "dim")] for text in helps for help in text.splitlines()], look)
+    terminal_output.show([[(help, "dim")] for text in helps for help in text.splitlines()], look)
 
 
-def _show_json(told: Sequence[Told]) -> None:
-    import json
-
-    from breakranks.debug.answers import fold
-    from breakranks.debug.answers_json import as_json
-
+def _show_json(told: Sequence[EvalAnswer]) -> None:
     by_rank = {one.rank: one for one in told}
     folded = fold(one.answer for one in told)
     groups = []

@@ -7,16 +7,15 @@ stacks. A host takes them all, or stops at the first that fails.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from breakranks.cli import common
+from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.reach.ladder import Climb
+from breakranks.hosts.host_check import HostCheck
+from breakranks.hosts.hosts_sampler import host_checks
+from breakranks.show.host_check_lines import host_check_json, ladder_lines
+from breakranks.show.json_output import to_text
 
 EXAMPLES = """
 breakranks hosts ssh:node-[1-16]        sixteen hosts by ssh
@@ -28,36 +27,30 @@ breakranks hosts ssh:n1 --setup 'conda activate x'   where Python has to be made
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
-    common.add_reach(parser)
-    common.add_output(parser, full="a line for each host, and every step")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
+    target_args.add_reach(parser)
+    target_args.add_output(parser, full="a line for each host, and every step")
 
 
 def run(args: argparse.Namespace) -> int:
-    reaching = common.reach(args)
-    if reaching is None:
+    hosts_target = job_selection.reach(args)
+    if hosts_target is None:
         raise UsageError(
             f"{args.target or 'local'} is no target of hosts",
             "Name hosts: breakranks hosts ssh:n[1-4], or slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS",
         )
-    from breakranks.reach.cluster import climbs
 
-    reaching.meet(patient=True)
-    found = climbs(reaching.fleet)
+    hosts_target.meet(patient=True)
+    found = host_checks(hosts_target.controller)
     if args.json:
-        from breakranks.show.json import to_text
-        from breakranks.show.ladder import ladder_json
-
-        sys.stdout.write(to_text(ladder_json(reaching.fleet.plan.name, [one.plain() for one in found])))
+        sys.stdout.write(to_text(host_check_json(hosts_target.controller.plan.name, [one.plain() for one in found])))
     else:
-        from breakranks.show.ladder import ladder_lines
-
-        look = common.look(args)
-        common.show(ladder_lines([one.plain() for one in found], look), look)
+        look = terminal_output.look(args)
+        terminal_output.show(ladder_lines([one.plain() for one in found], look), look)
     return _status(found)
 
 
-def _status(found: list[Climb]) -> int:
+def _status(found: list[HostCheck]) -> int:
     if all(one.stopped is None for one in found):
         return 0
     return 1 if any(one.steps and one.steps[0].fine for one in found) else 2

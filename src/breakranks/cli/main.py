@@ -7,24 +7,22 @@ fast a hung job is explained.
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import errno
+import gc
+import importlib
 import os
 import sys
 import time
+from collections.abc import Sequence
+from types import ModuleType
 
-from breakranks.cli.defaults import fill
-from breakranks.cli.startup import Words, import_msgspec, relax_collector
+from breakranks import __version__
+from breakranks.cli.config import fill
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.log import Log, configure, milliseconds
-
-TYPE_CHECKING = False  # not typing's: importing it would be a sixth of the start-up
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    from breakranks.reach.head_start import HeadStart
+from breakranks.observe.process_table import redact
 
 COMMANDS = {
     "why": ("breakranks.cli.why", "why a job hangs: which rank, where, and what to do"),
@@ -40,9 +38,7 @@ COMMANDS = {
     "hosts": ("breakranks.cli.hosts", "how far each host of a target goes: log in, Python, processes, ranks, stacks"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }
-# Commands that begin to look while most of us is still to be imported, by a function ``head_start(args)``. It
-# gives None or what to ``close``; ``run`` finds it in its arguments as ``head_start``.
-HEAD_STARTS = frozenset(("stacks",))
+COLLECTOR_THRESHOLDS = (100_000, 50, 100)
 VERBOSE = ("-v", "--verbose")
 STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look"
 
@@ -89,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status and never raises for what a user did."""
     words = list(sys.argv[1:] if argv is None else argv)
     began = time.monotonic()
-    relax_collector()
+    # Evidence is a million small objects that stay: looking for garbage again and again takes half of the time.
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
     if sys.stdout is None:  # closed by whoever started us: >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -136,50 +133,27 @@ def _dispatch(words: list[str]) -> int:
         (sys.stdout if words else sys.stderr).write(HELP.format(commands=rows, status=STATUS))
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
-        from breakranks import __version__
-
         print(f"breakranks {__version__}")
         return 0
     name = words[0]
     if name not in COMMANDS:
         raise UsageError(f"there is no command {name!r}", _suggestion(name))
-    if name not in HEAD_STARTS:
-        import_msgspec()
-    module = _load(COMMANDS[name][0])
-    args = Words(options_of(module)).parse(words[1:])
-    if args is not None:
-        _start_log(verbose + args.verbose, words)
-        fill(args)
-    begun = module.head_start(args) if name in HEAD_STARTS and args is not None else None
+    module = importlib.import_module(COMMANDS[name][0])
+    # Intermixed: a target may be left out, and options may stand between it and what follows.
+    args = parser_of(name, module).parse_intermixed_args(words[1:])
+    _start_log(verbose + args.verbose, words)
+    fill(args)
+    args.hosts_target = None
     try:
-        import_msgspec()
-        if args is None:
-            args = parser_of(name, module).parse_args(words[1:])
-            _start_log(verbose + args.verbose, words)
-            fill(args)
-        args.head_start = begun
-        args.reaching = None
         status: int = module.run(args)
-    except BaseException:
-        _close(begun, args, clean=False)
-        raise
-    _close(begun, args, clean=True)
+    finally:
+        if args.hosts_target is not None:
+            args.hosts_target.close()
     return status
-
-
-def _close(begun: HeadStart | None, args: argparse.Namespace | None, *, clean: bool) -> None:
-    """What a command began and may not outlive it."""
-    reaching = getattr(args, "reaching", None)
-    if reaching is not None:
-        reaching.close()
-    if begun is not None:
-        begun.close(clean=clean)
 
 
 def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
     """The parser of one command, with its description and examples."""
-    import argparse
-
     examples = "".join(f"  {line}\n" for line in module.EXAMPLES.strip().splitlines())
     parser = argparse.ArgumentParser(
         prog=f"breakranks {name}",
@@ -189,23 +163,14 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_help_width()),
         allow_abbrev=False,
     )
-    options_of(module)(parser)
+    module.configure(parser)
+    parser.add_argument(
+        *VERBOSE,
+        action="count",
+        default=0,
+        help="log on standard error what is run, asked and refused, and how long it takes; -vv logs more",
+    )
     return parser
-
-
-def options_of(module: ModuleType) -> Callable[[Any], None]:
-    """The options of a command, and those that every command has."""
-
-    def configure(parser: Any) -> None:
-        module.configure(parser)
-        parser.add_argument(
-            *VERBOSE,
-            action="count",
-            default=0,
-            help="log on standard error what is run, asked and refused, and how long it takes; -vv logs more",
-        )
-
-    return configure
 
 
 def _verbosity(word: str) -> int:
@@ -218,9 +183,6 @@ def _verbosity(word: str) -> int:
 def _start_log(verbose: int, words: list[str]) -> None:
     path = os.environ.get("BREAKRANKS_LOG", "")
     if verbose > 0 or path:
-        from breakranks import __version__
-        from breakranks.observe.table import redact
-
         configure(verbose, path, redact)
         python = ".".join(map(str, sys.version_info[:3]))
         _log.info("command", argv=["breakranks", *words], version=__version__, python=python, uid=os.geteuid())
@@ -233,14 +195,7 @@ def _help_width() -> int:
         return 100
 
 
-def _load(name: str) -> ModuleType:
-    __import__(name)
-    return sys.modules[name]
-
-
 def _suggestion(name: str) -> str:
-    import difflib
-
     close = difflib.get_close_matches(name, COMMANDS, 1)
     return f"Did you mean: breakranks {close[0]}" if close else f"Commands: {', '.join(COMMANDS)}."
 

@@ -6,18 +6,20 @@ shown together, and equal values once. Exit status as grep has it: 0 somebody ca
 
 from __future__ import annotations
 
+import argparse
+import ast
+import json
 import sys
 
-from breakranks.cli import common
+from breakranks.backend.attach_agents import wait_for_leave
+from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.attach import enter
+from breakranks.console.debug_session import DebugSession
+from breakranks.console.logpoints import Logpoint, LogpointError, LogpointHit, hits, set_probe
 from breakranks.errors import BreakranksError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.debug.probing import Hit, Probe
-    from breakranks.debug.session import Session
-    from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, ranks_text
+from breakranks.show import answer_lines, stop_lines
+from breakranks.show.answers_json import as_json
 
 EXAMPLES = """
 breakranks probe train.py:30 --print loss                     the next ten times, on all ranks
@@ -28,7 +30,7 @@ breakranks probe train.py:30 --print loss --json | jq .values                for
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=common.LIVE)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("place", metavar="FILE:LINE", help="where; a file's name is enough, if only one has it")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
@@ -38,26 +40,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--times", metavar="N", type=int, default=10, help="so many hits of each rank (10)")
     parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=float, default=60.0, help="so long (60)")
-    common.add_reach(parser)
-    common.add_output(parser, full="cut nothing")
+    target_args.add_reach(parser)
+    target_args.add_output(parser, full="cut nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-    from breakranks.cli.attach import enter
-    from breakranks.debug.attach import wait_for_leave
-    from breakranks.debug.probing import Probe, set_probe
-    from breakranks.debug.session import Session
-
-    probe = Probe(place=args.place, when=args.when, prints=tuple(args.prints or ()), times=args.times)
+    probe = Logpoint(place=args.place, when=args.when, prints=tuple(args.prints or ()), times=args.times)
     _check(probe, args)
-    job = common.resolve_live(args)
-    chosen = common.ranks_of(job, args.rank)
+    job = job_selection.resolve_live(args)
+    chosen = job_selection.ranks_of(job, args.rank)
     place, attached = enter(job, chosen, args)
     if not attached.agents:
         raise BreakranksError(f"no rank can be entered: {attached.unreached[0].what}", attached.unreached[0].help)
     for one in attached.unreached:
         sys.stderr.write(f"breakranks: rank {one.rank} cannot be entered: {one.what}\n")
-    session = Session(agents=attached.agents, place=place)
+    session = DebugSession(agents=attached.agents, place=place)
     try:
         session.scan()
         session.wait(lambda: bool(session.ranks), 2.0)
@@ -71,9 +68,7 @@ def run(args: argparse.Namespace) -> int:
         wait_for_leave(attached.agents)
 
 
-def _check(probe: Probe, args: argparse.Namespace) -> None:
-    import ast
-
+def _check(probe: Logpoint, args: argparse.Namespace) -> None:
     file, _, line = probe.place.rpartition(":")
     if not file or not line.isdigit():
         raise UsageError(f"{probe.place!r} is no place", "Write FILE:LINE, for example train.py:30")
@@ -89,16 +84,15 @@ def _check(probe: Probe, args: argparse.Namespace) -> None:
         raise UsageError(f"--for {args.seconds} is no time", "Give seconds, for example 60.")
 
 
-def _watch(session: Session, probe: Probe, ranks: RankSet, failed: dict[int, str], args: argparse.Namespace) -> int:
-    from breakranks.debug.probing import Wrong, hits
-    from breakranks.rankset import RankSet
-
+def _watch(
+    session: DebugSession, probe: Logpoint, ranks: RankSet, failed: dict[int, str], args: argparse.Namespace
+) -> int:
     for rank, why in failed.items():
         sys.stderr.write(f"breakranks: rank {rank} has no probe: {why}\n")
     came = 0
     try:
         for hit in hits(session, probe, ranks - RankSet(failed), args.seconds):
-            if isinstance(hit, Wrong):
+            if isinstance(hit, LogpointError):
                 sys.stderr.write(f"breakranks: rank {hit.rank}: {hit.text}\n")
                 continue
             came += 1
@@ -111,22 +105,18 @@ def _watch(session: Session, probe: Probe, ranks: RankSet, failed: dict[int, str
     return 0 if came else 1
 
 
-def _show(hit: Hit, probe: Probe, args: argparse.Namespace) -> None:
+def _show(hit: LogpointHit, probe: Logpoint, args: argparse.Namespace) -> None:
     if args.json:
-        import json
-
-        from breakranks.debug.answers_json import as_json
-
         values = [{"expression": name, **as_json(folded)} for name, folded in hit.values]
         plain = {"schema": 1, "hit": hit.number, "ranks": str(hit.ranks), "where": hit.where, "values": values}
         print(json.dumps(plain), flush=True)
         return
-    from breakranks.rankset import ranks_text
-    from breakranks.show import answers, seats
 
-    look = common.look(args)
-    common.show([[(f"hit {hit.number}", "own"), f"  {ranks_text(hit.ranks)}  ", *seats.place(hit.where, look)]], look)
+    look = terminal_output.look(args)
+    terminal_output.show(
+        [[(f"hit {hit.number}", "own"), f"  {ranks_text(hit.ranks)}  ", *stop_lines.place(hit.where, look)]], look
+    )
     for name, folded in hit.values:
-        common.show([[(f"  {name}", "dim")]], look)
-        common.show(answers.lines(folded, look), look)
+        terminal_output.show([[(f"  {name}", "dim")]], look)
+        terminal_output.show(answer_lines.lines(folded, look), look)
     sys.stdout.flush()

@@ -6,19 +6,20 @@ helpers are its child processes: data-loader workers, compilers. Ranks that shou
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from breakranks.cli import common
+from breakranks.backend.sampler import Sampler
+from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.hosts_target import HostsTarget
 from breakranks.errors import BreakranksError
-from breakranks.snapshot.model import Snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.cli.reaching import Reaching
-    from breakranks.jobs.find import FoundJob
-    from breakranks.snapshot.model import Problem
+from breakranks.hosts.hosts_sampler import HostsSampler
+from breakranks.hosts.transports.slurm import jobs_text, slurm_jobs
+from breakranks.jobs.found_jobs import FoundJob
+from breakranks.jobs.targets import Local, parse_target, select
+from breakranks.show.json_output import ps_json, to_text
+from breakranks.show.ps_lines import ps_lines
+from breakranks.snapshot.model import Problem, Snapshot
 
 EXAMPLES = """
 breakranks ps                  every job on this machine
@@ -31,8 +32,8 @@ breakranks ps hang.brk         the job in a file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    common.add_target(parser)
-    common.add_output(parser, full="a row for each rank, however many; whole commands and paths")
+    target_args.add_target(parser)
+    target_args.add_output(parser, full="a row for each rank, however many; whole commands and paths")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,30 +43,25 @@ def run(args: argparse.Namespace) -> int:
     ranks = None
     if args.rank is not None:
         missing = [one for job in jobs for one in job.missing]
-        ranks = common.chosen_ranks(args.rank, (rank.rank for job in jobs for rank in job.ranks), missing)
+        ranks = job_selection.chosen_ranks(args.rank, (rank.rank for job in jobs for rank in job.ranks), missing)
     if args.json:
-        from breakranks.show.json import ps_json, to_text
-
         sys.stdout.write(to_text(ps_json(jobs, ranks, problems)))
         return 0
-    from breakranks.show.table import ps_lines
 
-    look = common.look(args)
-    common.show(ps_lines(jobs, look, ranks=ranks, problems=problems), look)
+    look = terminal_output.look(args)
+    terminal_output.show(ps_lines(jobs, look, ranks=ranks, problems=problems), look)
     return 0
 
 
 def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
-    from breakranks.jobs.targets import Local, parse_target, select
-
-    reaching = common.reach(args)
-    if reaching is not None:
-        return _on_hosts(reaching, args)
+    hosts_target = job_selection.reach(args)
+    if hosts_target is not None:
+        return _on_hosts(hosts_target, args)
     if not isinstance(parse_target(args.target), Local) or args.job is not None:
-        target = common.resolve(args)
-        common.need_processes(target, args.target)
+        target = job_selection.resolve(args)
+        job_selection.need_processes(target, args.target)
         return [target if isinstance(target, Snapshot) else _look(target)], ()
-    found = common.find()
+    found = job_selection.find()
     if not found.jobs:
         select(found)  # raises, with what was looked for
         raise BreakranksError("no job on this machine")
@@ -74,12 +70,8 @@ def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]
 
 def _list_slurm(args: argparse.Namespace) -> int:
     """The user's running jobs in Slurm: what may follow the colon."""
-    from breakranks.reach.ways.slurm import jobs_text, slurm_jobs
-
     found = slurm_jobs()
     if args.json:
-        from breakranks.show.json import to_text
-
         rows = [
             {"target": f"slurm:{job.id}", "nodes": job.nodes, "elapsed": job.elapsed, "name": job.name} for job in found
         ]
@@ -91,22 +83,18 @@ def _list_slurm(args: argparse.Namespace) -> int:
     return 0
 
 
-def _on_hosts(reaching: Reaching, args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
+def _on_hosts(hosts_target: HostsTarget, args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
     """Every job of all hosts, or one of them."""
-    from breakranks.reach.cluster import ClusterSession
-
-    reaching.meet(patient=True)
-    jobs = (reaching.job(args.job),) if args.job is not None else reaching.jobs() or (reaching.job(None),)
+    hosts_target.meet(patient=True)
+    jobs = (hosts_target.job(args.job),) if args.job is not None else hosts_target.jobs() or (hosts_target.job(None),)
     found = []
     for job in jobs:
-        session = ClusterSession(reaching.fleet, job)
+        session = HostsSampler(hosts_target.controller, job)
         session.sample(samples=0)
         found.append(session.snapshot())
-    return found, reaching.problems()
+    return found, hosts_target.problems()
 
 
 def _look(found: FoundJob) -> Snapshot:
-    from breakranks.reach.local import Session
-
     # No samples: what the process table says is all that ps shows, and nobody is paused for it.
-    return Session(found).snapshot()
+    return Sampler(found).snapshot()

@@ -7,18 +7,17 @@ removed; environment variables are not kept.
 
 from __future__ import annotations
 
+import argparse
 import os
 
-from breakranks.cli import common
+from breakranks.backend.conclusive import sample_until_conclusive
+from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.progress_line import ProgressLine
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet, ranks_text
+from breakranks.show.terminal_text import Line, amount, count
 from breakranks.snapshot.model import Snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.show.style import Line
+from breakranks.snapshot.snapshot_file import check_place, save
 
 EXAMPLES = """
 breakranks snapshot -o hang.brk          the job on this machine
@@ -30,46 +29,45 @@ breakranks why hang.brk                  explain it later, anywhere
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    common.add_target(parser)
+    target_args.add_target(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="the file to write (default: KEY.brk)")
     parser.add_argument(
         "--interval", metavar="S", type=float, default=0.5, help="seconds between samples (default: 0.5)"
     )
     parser.add_argument("--no-native", action="store_true", help="without C frames: quicker")
-    common.add_no_inject(parser)
-    common.add_output(parser, json=False)
+    target_args.add_no_inject(parser)
+    target_args.add_output(parser, json=False)
 
 
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0 to 3600 seconds.")
-    target = next(common.rounds(args, patient=True))
+    target = next(job_selection.rounds(args, patient=True))
     if isinstance(target, Snapshot) and not os.path.isdir(args.target):
         raise UsageError(f"{args.target} is a snapshot already", f"Read it: breakranks why {args.target}")
     if isinstance(target, Snapshot) and args.rank is not None:
         raise UsageError(
             f"{args.target} is kept whole", "Who is behind shows against the others only. Leave --rank out."
         )
-    ranks = common.ranks_of(target, args.rank)
-
-    from breakranks.snapshot.file import check_place, save
+    ranks = job_selection.ranks_of(target, args.rank)
 
     path = args.output or f"{file_name(target.job.key)}.brk"
     check_place(path)
     if isinstance(target, Snapshot):
         snapshot = target  # a folder of dumps
     else:
-        from breakranks.cli.settle import settle
-
-        snapshot, _ = settle(
-            common.session(target, args, ranks=ranks),
+        progress = ProgressLine()
+        snapshot, _ = sample_until_conclusive(
+            job_selection.session(target, args, ranks=ranks),
             native=not args.no_native,
             interval=args.interval,
             inject=not args.no_inject,
+            progress=progress,
         )
+        progress.done()
     size = save(snapshot, path)
-    look = common.look(args)
-    common.show(kept_lines(snapshot, path, size), look)
+    look = terminal_output.look(args)
+    terminal_output.show(kept_lines(snapshot, path, size), look)
     return 0
 
 
@@ -80,8 +78,6 @@ def file_name(key: str) -> str:
 
 def kept_lines(snapshot: Snapshot, path: str, size: int) -> list[Line]:
     """What is in the file now, and what is not."""
-    from breakranks.show.style import amount, count
-
     ranks = RankSet(rank.rank for rank in snapshot.ranks)
     stacks = count(len(snapshot.stacks) - 1, "different stack")
     samples = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)

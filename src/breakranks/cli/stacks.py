@@ -7,20 +7,20 @@ and wrappers.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from breakranks.cli import common
+from msgspec.structs import replace
+
+from breakranks.backend.sampler import Sampler
+from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.jobs.across import ClusterJob
-    from breakranks.jobs.find import FoundJob
-    from breakranks.rankset import RankSet
-    from breakranks.reach.head_start import HeadStart
-    from breakranks.snapshot.model import Snapshot
+from breakranks.jobs.found_jobs import FoundJob
+from breakranks.jobs.merge_jobs import ClusterJob
+from breakranks.rankset import RankSet
+from breakranks.show.json_output import stacks_json, to_text
+from breakranks.show.stack_tree import of_dumps, stacks_lines
+from breakranks.snapshot.model import Problem, Sample, Snapshot, Thread
 
 EXAMPLES = """
 breakranks stacks                       the job on this machine
@@ -35,47 +35,23 @@ breakranks stacks dumps/                where each rank made its newest call, fr
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    common.add_target(parser)
+    target_args.add_target(parser)
     parser.add_argument("--threads", action="store_true", help="every thread by its name, not the main one only")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too (slower)")
     parser.add_argument(
         "--inside", action="store_true", help="ask every rank at which step it is, not only those that wait for a lock"
     )
-    common.add_no_inject(parser)
+    target_args.add_no_inject(parser)
     parser.add_argument("--flat", action="store_true", help="one block a class, innermost frame first")
-    common.add_output(parser, full="cut nothing: every frame, whole paths")
-
-
-def head_start(args: argparse.Namespace) -> HeadStart | None:
-    """Begin to take the stacks of the ranks that will most likely turn out to be asked for."""
-    if args.target not in (None, "local"):
-        return None
-    from breakranks.observe.glance import torch_ranks
-
-    pids = torch_ranks(args.job)
-    if args.rank is not None:
-        from breakranks.rankset import RankSet
-
-        try:
-            asked = RankSet.parse(args.rank)
-        except (UsageError, ValueError):
-            return None  # told in its turn
-        pids = {rank: pid for rank, pid in pids.items() if rank in asked}
-    if not pids:
-        return None
-    from breakranks.reach.head_start import HeadStart
-
-    return HeadStart(pids[rank] for rank in sorted(pids))
+    target_args.add_output(parser, full="cut nothing: every frame, whole paths")
 
 
 def run(args: argparse.Namespace) -> int:
-    from breakranks.snapshot.model import Snapshot
-
     if args.inside and args.no_inject:
         raise UsageError("--inside and --no-inject exclude each other", "Leave one of them out.")
     status = 2
-    for target in common.rounds(args, patient=args.json):
-        ranks = common.ranks_of(target, args.rank)
+    for target in job_selection.rounds(args, patient=args.json):
+        ranks = job_selection.ranks_of(target, args.rank)
         snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _look(target, ranks, args)
         status = _print(snapshot, ranks, args)
     return status
@@ -83,13 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
     """A snapshot as it is; one of dumps with the stack in which each rank made its newest call."""
-    from breakranks.show.tree import of_dumps
-
     if not of_dumps(snapshot):
         return snapshot
-    from msgspec.structs import replace
-
-    from breakranks.snapshot.model import Problem, Sample, Thread
 
     ranks = []
     for rank in snapshot.ranks:
@@ -98,7 +69,11 @@ def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
         calls += [one.entry for one in rank.recorder.transfers]
         row = max(calls, key=lambda call: call.record).stack if calls else 0
         # Without a sample a rank stands nowhere, and is in no class.
-        samples = (Sample(snapshot.time, "?", threads=(Thread(0, "MainThread", row),)),) if row else ()
+        samples = (
+            (Sample(time=snapshot.time, state="?", threads=(Thread(tid=0, name="MainThread", stack=row),)),)
+            if row
+            else ()
+        )
         ranks.append(replace(rank, process=replace(rank.process, samples=samples)))
     if not any(rank.process.samples for rank in ranks):
         raise UsageError(
@@ -110,15 +85,10 @@ def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
 
 
 def _look(found: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
-    from breakranks.jobs.find import FoundJob
-    from breakranks.show import tree  # noqa: F401  while the stacks of a head start are still on their way
-
     if not isinstance(found, FoundJob):
         return _look_at_hosts(found, ranks, args)
-    from breakranks.reach.local import Session
 
-    begun: HeadStart | None = getattr(args, "head_start", None)
-    with Session(found, ranks=ranks, details=False, head_start=begun) as session:
+    with Sampler(found, ranks=ranks, details=False) as session:
         session.sample(native=args.native)
         if not args.no_inject:
             session.visit(all_ranks=args.inside)
@@ -126,25 +96,21 @@ def _look(found: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Na
 
 
 def _look_at_hosts(found: ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
-    from breakranks.reach.cluster import ClusterSession
+    from breakranks.hosts.hosts_sampler import HostsSampler
 
     visit = "" if args.no_inject else "all" if args.inside else "some"
-    session = ClusterSession(args.reaching.fleet, found, ranks=ranks, details=False)
+    session = HostsSampler(args.hosts_target.controller, found, ranks=ranks, details=False)
     session.sample(native=args.native, visit=visit)
     return session.snapshot()
 
 
 def _print(snapshot: Snapshot, ranks: RankSet | None, args: argparse.Namespace) -> int:
     if args.json:
-        from breakranks.show.json import stacks_json, to_text
-
         options = {"threads": args.threads, "native": args.native, "full": args.full}
         sys.stdout.write(to_text(stacks_json(snapshot, ranks=ranks, **options)))
     else:
-        from breakranks.show.tree import stacks_lines
-
-        look = common.look(args)
-        common.show(
+        look = terminal_output.look(args)
+        terminal_output.show(
             stacks_lines(snapshot, look, ranks=ranks, threads=args.threads, native=args.native, flat=args.flat),
             look,
         )

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_MOST_HISTORY = 5000
+_MAX_HISTORY_LINES = 5000
 
 
-class Terminal:
+class ConsoleTerminal:
     """``opened``: a rank has opened us in its own terminal, whose Ctrl-C would reach the launcher and end the job.
 
     There the terminal makes no signals while we are at it, and we read the key ourselves.
@@ -25,7 +25,7 @@ class Terminal:
         self._history = ""
         self._ahead = ""  # typed while we waited
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> ConsoleTerminal:
         import readline
 
         self._history = _history_file()
@@ -36,7 +36,7 @@ class Terminal:
             readline.read_history_file(self._history)
         except (OSError, ValueError):
             pass
-        readline.set_history_length(_MOST_HISTORY)
+        readline.set_history_length(_MAX_HISTORY_LINES)
         readline.set_auto_history(False)
         readline.parse_and_bind("tab: complete")
         readline.set_completer_delims(" \t\n,;()[]{}=+-*/%<>!&|^~")

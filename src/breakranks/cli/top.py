@@ -5,18 +5,16 @@ Leave with q or Ctrl-C. Without a terminal each refresh is printed below the las
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
-from breakranks.cli import common
+from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import UsageError
+from breakranks.explain.diagnosis import Diagnosis
+from breakranks.explain.verdict import explain
+from breakranks.show import top_view
 from breakranks.snapshot.model import Snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.explain.model import Diagnosis
 
 EXAMPLES = """
 breakranks top                 the job on this machine
@@ -27,29 +25,26 @@ breakranks top --once          one look, printed plainly
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    common.add_target(parser)
+    target_args.add_target(parser)
     parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds between looks (default: 2)")
     parser.add_argument("--once", action="store_true", help="print one look and leave")
-    common.add_output(parser, json=False, full="whole paths")
+    target_args.add_output(parser, json=False, full="whole paths")
 
 
 def run(args: argparse.Namespace) -> int:
     if not 0.2 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0.2 to 3600 seconds.")
-    target = next(common.rounds(args, patient=args.once))
-    common.need_processes(target, args.target)
-    ranks = common.ranks_of(target, args.rank)
-
-    from breakranks.explain import explain
-    from breakranks.show import live
+    target = next(job_selection.rounds(args, patient=args.once))
+    job_selection.need_processes(target, args.target)
+    ranks = job_selection.ranks_of(target, args.rank)
 
     if isinstance(target, Snapshot):
-        look = common.look(args)
+        look = terminal_output.look(args)
         diagnosis = explain(target)
-        common.show(live.frame_lines(target, diagnosis, look), look)
+        terminal_output.show(top_view.frame_lines(target, diagnosis, look), look)
         return 1 if diagnosis.verdict is not None else 0
 
-    with common.session(target, args, ranks=ranks, keep=2) as session:
+    with job_selection.session(target, args, ranks=ranks, keep=2) as session:
         session.sample()
         started = time.monotonic()
 
@@ -61,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
             snapshot = session.snapshot(keep=2)
             return snapshot, explain(snapshot)
 
-        return live.watch(
+        return top_view.watch(
             take,
             stream=sys.stdout,
-            look=lambda: common.look(args),
+            look=lambda: terminal_output.look(args),
             interval=args.interval,
             once=args.once,
         )

@@ -6,23 +6,26 @@ rank that is merely slow, a sleep that ends soon. A healthy job gets no verdict.
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from breakranks.cli import common
+from msgspec.structs import replace
+
+from breakranks.backend.conclusive import sample_until_conclusive
+from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.progress_line import ProgressLine
 from breakranks.errors import UsageError
-from breakranks.explain import explain
+from breakranks.explain.diagnosis import Diagnosis
+from breakranks.explain.frame_table import FrameTable, from_toml
+from breakranks.explain.verdict import explain
+from breakranks.jobs.found_jobs import FoundJob
+from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.rankset import RankSet
-from breakranks.show.tree import of_dumps
+from breakranks.show.json_output import to_text, why_json
+from breakranks.show.stack_tree import of_dumps
+from breakranks.show.verdict_lines import why_lines
 from breakranks.snapshot.model import Snapshot, only
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from breakranks.explain.meanings import Table
-    from breakranks.explain.model import Diagnosis
-    from breakranks.jobs.across import ClusterJob
-    from breakranks.jobs.find import FoundJob
+from breakranks.snapshot.snapshot_file import save
 
 EXAMPLES = """
 breakranks why                        the job on this machine
@@ -38,7 +41,7 @@ breakranks why --json | jq .verdict   for programs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    common.add_target(parser)
+    target_args.add_target(parser)
     parser.add_argument("--save", metavar="FILE", help="keep what was seen in a snapshot file")
     parser.add_argument(
         "--interval", metavar="S", type=float, default=0.5, help="seconds between samples (default: 0.5)"
@@ -51,9 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the longest to watch a job that may only be slow (default: 15)",
     )
     parser.add_argument("--no-native", action="store_true", help="without C frames: quicker, knows less")
-    common.add_no_inject(parser)
+    target_args.add_no_inject(parser)
     parser.add_argument("--meanings", metavar="FILE", help="a TOML file of what frames of your own code mean")
-    common.add_output(parser, full="whole stacks and paths")
+    target_args.add_output(parser, full="whole stacks and paths")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{name} {value:g} is out of range", "Give 0 to 3600 seconds.")
     table = meanings(args.meanings)
     status = 2
-    for target in common.rounds(args, patient=args.json or bool(args.save)):
+    for target in job_selection.rounds(args, patient=args.json or bool(args.save)):
         status = _explain(target, table, args)
     return status
 
 
-def _explain(target: FoundJob | ClusterJob | Snapshot, table: Table, args: argparse.Namespace) -> int:
-    ranks = common.ranks_of(target, args.rank)
+def _explain(target: FoundJob | ClusterJob | Snapshot, table: FrameTable, args: argparse.Namespace) -> int:
+    ranks = job_selection.ranks_of(target, args.rank)
     if isinstance(target, Snapshot) and of_dumps(target):
         # Who has not come shows against the others only: all are explained, and those asked for are shown.
         snapshot, diagnosis = target, about(explain(target, table), ranks)
@@ -76,29 +79,24 @@ def _explain(target: FoundJob | ClusterJob | Snapshot, table: Table, args: argpa
         snapshot = only(target, ranks)
         diagnosis = explain(snapshot, table)
     else:
-        from breakranks.cli.settle import settle
-
-        snapshot, diagnosis = settle(
-            common.session(target, args, ranks=ranks),
+        progress = ProgressLine()
+        snapshot, diagnosis = sample_until_conclusive(
+            job_selection.session(target, args, ranks=ranks),
             native=not args.no_native,
             interval=args.interval,
             patience=args.patience,
             table=table,
             inject=not args.no_inject,
+            progress=progress,
         )
+        progress.done()
     if args.save:
-        from breakranks.snapshot.file import save
-
         save(snapshot, args.save)
     if args.json:
-        from breakranks.show.json import to_text, why_json
-
         sys.stdout.write(to_text(why_json(snapshot, diagnosis)))
     else:
-        from breakranks.show.verdict import why_lines
-
-        how = common.look(args)
-        common.show(why_lines(snapshot, diagnosis, how), how)
+        how = terminal_output.look(args)
+        terminal_output.show(why_lines(snapshot, diagnosis, how), how)
     if diagnosis.verdict is not None:
         return 1
     return 0 if len(snapshot.stacks) > 1 or snapshot.groups else 2  # 2: not one stack could be read; the lines say why
@@ -108,7 +106,6 @@ def about(diagnosis: Diagnosis, ranks: RankSet | None) -> Diagnosis:
     """The part of a diagnosis that has to do with these ranks."""
     if ranks is None:
         return diagnosis
-    from msgspec.structs import replace
 
     found = [one for one in diagnosis.findings if (RankSet.parse(one.culprits) | RankSet.parse(one.victims)) & ranks]
     verdict = next((one for one in found if not one.informational), None)
@@ -116,19 +113,17 @@ def about(diagnosis: Diagnosis, ranks: RankSet | None) -> Diagnosis:
     return replace(diagnosis, verdict=verdict, findings=tuple(found), classes=tuple(classes))
 
 
-def meanings(path: str | None) -> Table:
+def meanings(path: str | None) -> FrameTable:
     """The table of meanings, with the user's own rows if there are any."""
-    from breakranks.explain.meanings import Table, from_toml
-
     if path is None:
-        return Table()
+        return FrameTable()
     if sys.version_info < (3, 11):
         raise UsageError("--meanings needs Python 3.11 or newer", "Run breakranks with a newer Python.")
     import tomllib
 
     try:
         with open(path, "rb") as file:
-            return Table(from_toml(tomllib.load(file)))
+            return FrameTable(from_toml(tomllib.load(file)))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "Check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from breakranks.explain import words
-from breakranks.explain.meanings import GLOO_OPS, GLOO_WORK, PHRASES, Meaning, Table
-from breakranks.snapshot.agents import cut_agent, is_in_agent
-from breakranks.snapshot.code import innermost_own, is_own, native_tail
+from breakranks.explain import phrases
+from breakranks.explain.frame_table import GLOO_OPS, GLOO_WORK, PHRASES, FrameMeaning, FrameTable
+from breakranks.snapshot.code_owner import innermost_own, is_own, native_tail
 from breakranks.snapshot.model import Call, Frame, Process, Sample, Snapshot, Thread
+from breakranks.snapshot.own_threads import cut_agent, is_in_agent
 
 _SLEEPS = frozenset({"clock_nanosleep", "nanosleep", "pause"})
 _READS = frozenset(
@@ -16,7 +16,7 @@ _READS = frozenset(
     " open openat stat lstat newfstatat fstat close rename unlink mkdir access msync sync syncfs ioctl".split()
 )
 _NETWORK = frozenset("connect accept accept4 sendto recvfrom sendmsg recvmsg".split())
-_POLL = 10.0
+_POLL_SECONDS = 10.0
 _WAITS = frozenset({"wait4", "waitid"})
 
 
@@ -52,12 +52,12 @@ class Activity(NamedTuple):
         return f"{text}, {self.context}" if self.context and self.word not in ("compile",) else text
 
 
-class Reader:
+class ActivityReader:
     """Reads threads of one snapshot. What a stack means is worked out once for every different stack."""
 
-    def __init__(self, snapshot: Snapshot, table: Table | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, table: FrameTable | None = None) -> None:
         self._snapshot = snapshot
-        self._table = table or Table()
+        self._table = table or FrameTable()
         self._known: dict[tuple[int, int, str, int], Activity] = {}
 
     def read(self, process: Process, sample: Sample, thread: Thread) -> Activity:
@@ -91,7 +91,7 @@ class Reader:
         below, above = _split(frames)
         tail = native_tail(merged)
         context = self._context(above if below else frames) or self._purpose(below)
-        base = Activity("unknown", "", own, call, about, kind, context, tail)
+        base = Activity(word="unknown", op="", where=own, call=call, about=about, kind=kind, context=context, tail=tail)
         python = self._python(below)
         native = self._native(tail)
         if python is not None and python[0].weight >= 40:
@@ -121,17 +121,17 @@ class Reader:
             return base
         return base._replace(word="compute")
 
-    def _python(self, below: tuple[Frame, ...]) -> tuple[Meaning, Frame] | None:
+    def _python(self, below: tuple[Frame, ...]) -> tuple[FrameMeaning, Frame] | None:
         """The weightiest meaning among the library frames below the user's own; outermost on a tie."""
-        best: tuple[Meaning, Frame] | None = None
+        best: tuple[FrameMeaning, Frame] | None = None
         for frame in below:
             meaning = self._table.python(frame.function, frame.file)
             if meaning is not None and (best is None or meaning.weight > best[0].weight):
                 best = (meaning, frame)
         return best
 
-    def _native(self, tail: tuple[Frame, ...]) -> tuple[Meaning, Frame] | None:
-        best: tuple[Meaning, Frame] | None = None
+    def _native(self, tail: tuple[Frame, ...]) -> tuple[FrameMeaning, Frame] | None:
+        best: tuple[FrameMeaning, Frame] | None = None
         for frame in tail:
             meaning = self._table.native(frame.function)
             if meaning is not None and (best is None or meaning.weight > best[0].weight):
@@ -139,7 +139,7 @@ class Reader:
         return best
 
     def _context(self, frames: tuple[Frame, ...]) -> str:
-        best: Meaning | None = None
+        best: FrameMeaning | None = None
         for frame in frames:
             meaning = self._table.context(frame.function, frame.file)
             if meaning is not None and (best is None or meaning.weight > best.weight):
@@ -220,7 +220,7 @@ def _polls_for_a_file(process: Process, thread: Thread, call: Call | None) -> bo
 
 
 def _is_nap(call: Call) -> bool:
-    return call.left is not None and call.left < _POLL
+    return call.left is not None and call.left < _POLL_SECONDS
 
 
 def _is_same(one: Thread, other: Thread) -> bool:
@@ -235,7 +235,7 @@ def _split(frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, .
     return frames, ()
 
 
-def _operation(meaning: Meaning, frame: Frame) -> str:
+def _operation(meaning: FrameMeaning, frame: Frame) -> str:
     if meaning.op:
         return meaning.op
     name = frame.function
@@ -246,4 +246,4 @@ def _operation(meaning: Meaning, frame: Frame) -> str:
         return "send"
     if "::RecvWork" in name:
         return "recv"
-    return words.base(name.replace("::", "/"))
+    return phrases.base(name.replace("::", "/"))

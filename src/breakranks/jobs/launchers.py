@@ -2,7 +2,7 @@
 
 To teach breakranks a launcher, add a row. Rows are in order of preference: where the environment of a
 process fits two rows that name the same rank, the upper one is the launcher (accelerate runs torchrun
-inside itself). Which launcher is the *innermost* of a nest is told by :mod:`breakranks.jobs.identity`.
+inside itself). Which launcher is the *innermost* of a nest is told by :mod:`breakranks.jobs.rank_environment`.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     ),
 )
 
-# These leave nothing in the environment of a rank: breakranks.jobs.unnamed asks their processes instead.
+# These leave nothing in the environment of a rank: breakranks.jobs.unnumbered_jobs asks their processes instead.
 SPAWN = Launcher(name="spawn", parent_launches=True)
 RAY = Launcher(name="ray", names=("raylet",), programs=("raylet",), parent_launches=True)
 
@@ -248,7 +248,7 @@ def launcher_of(command: tuple[str, ...], name: str = "") -> Launcher | None:
     return _NAMES.get(name)
 
 
-AGENT = "import sys,posix;sys.path="  # how the text begins that `reach.shipping` gives to a Python
+AGENT = "import sys,posix;sys.path="  # how the text begins that `hosts.bootstrap` gives to a Python
 
 
 def is_wrapper(command: tuple[str, ...]) -> bool:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from breakranks.errors import ManyJobsError, NoJobError, ProcessError, UsageError
-from breakranks.jobs.find import Found, FoundJob, FoundRank, find_jobs
-from breakranks.jobs.unseen import user_name
-from breakranks.observe.table import Entry, Table, redact
+from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
+from breakranks.jobs.local_jobs import find_jobs
+from breakranks.jobs.unreadable_processes import user_name
+from breakranks.observe.process_table import ProcessEntry, ProcessTable, redact
 from breakranks.rankset import RankSet
-from breakranks.snapshot.command import command_line
+from breakranks.snapshot.command_line import command_line
 from breakranks.snapshot.model import Job
 
 EXAMPLES = (
@@ -140,7 +141,7 @@ def _parse_pids(text: str) -> tuple[int, ...]:
     return tuple(pids)
 
 
-class Chosen(Protocol):
+class SelectedRanks(Protocol):
     """What can be chosen by its key: a job of this host, or of many."""
 
     @property
@@ -150,10 +151,10 @@ class Chosen(Protocol):
     def ranks(self) -> Sequence[FoundRank]: ...
 
 
-AnyJob = TypeVar("AnyJob", bound=Chosen)
+AnyJob = TypeVar("AnyJob", bound=SelectedRanks)
 
 
-def select(found: Found, key: str | None = None) -> FoundJob:
+def select(found: LocalJobs, key: str | None = None) -> FoundJob:
     """The job that a command is about: the one that ``key`` names or starts, or the only one."""
     if not found.jobs:
         wanted = f"no job {key!r}: there is " if key is not None else ""
@@ -186,7 +187,7 @@ def _select_by_key(jobs: Sequence[AnyJob], key: str, where: str) -> AnyJob:
     raise NoJobError(f"no job {key!r} {where}; there is:\n" + jobs_text(jobs), "Give --job one of these keys.")
 
 
-def _no_job_help(found: Found) -> str:
+def _no_job_help(found: LocalJobs) -> str:
     lines = [
         "Looked for Python processes that torchrun, accelerate, deepspeed, Lightning, srun, mpirun, msrun, "
         "Ray or torch.multiprocessing.spawn started, or that have RANK and WORLD_SIZE set.",
@@ -198,7 +199,7 @@ def _no_job_help(found: Found) -> str:
     return "\n".join(lines)
 
 
-def jobs_text(jobs: Sequence[Chosen]) -> str:
+def jobs_text(jobs: Sequence[SelectedRanks]) -> str:
     """A line a job: key, launcher, world, ranks here, since, command."""
     width = max((len(job.job.key) for job in jobs), default=0)
     lines = []
@@ -213,7 +214,7 @@ def jobs_text(jobs: Sequence[Chosen]) -> str:
     return "\n".join(lines)
 
 
-def job_of_pids(table: Table, pids: Sequence[int], *, found: Found | None = None) -> FoundJob:
+def job_of_pids(table: ProcessTable, pids: Sequence[int], *, found: LocalJobs | None = None) -> FoundJob:
     """A job made of any Python processes.
 
     They keep their own ranks if all are ranks of one job that was found, and then that job's other ranks
@@ -238,7 +239,7 @@ def job_of_pids(table: Table, pids: Sequence[int], *, found: Found | None = None
     return FoundJob(made, tuple(FoundRank(rank, entry.pid) for rank, entry in enumerate(entries)))
 
 
-def _checked(table: Table, pid: int) -> Entry:
+def _checked(table: ProcessTable, pid: int) -> ProcessEntry:
     entry = table.get(pid)
     if entry is None:
         raise ProcessError(f"process {pid} is not there", "It has ended, or is in another container. See: ps -ef")
@@ -261,6 +262,6 @@ def _checked(table: Table, pid: int) -> Entry:
     return entry
 
 
-def _python_below(table: Table, pid: int) -> str:
+def _python_below(table: ProcessTable, pid: int) -> str:
     below = [entry.pid for entry in table.descendants(pid) if table.is_python(entry)]
     return f"It runs Python below it: pid:{','.join(map(str, below[:8]))}" if below else ""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+import pwd
 
-from breakranks.observe.state import process_state, tracer_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from breakranks.snapshot.model import Problem
+from breakranks.observe.process_state import process_state, tracer_of
+from breakranks.snapshot.model import Problem
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def refused(pid: int, said: str) -> Problem:
     """What an inspector's failure means. ``said`` is what it printed."""
-    from breakranks.snapshot.model import Problem
-
     if process_state(pid) == "X":
         return Problem(f"process {pid} ended while it was being looked at")
     if process_state(pid) == "Z":
@@ -52,8 +48,6 @@ def _is_denial(said: str) -> bool:
 
 
 def late(pid: int, deadline: float) -> Problem:
-    from breakranks.snapshot.model import Problem
-
     state = process_state(pid)
     why = {"D": "it is in an uninterruptible wait (state D)", "T": "it is stopped", "t": "it is being traced"}
     return Problem(
@@ -64,8 +58,6 @@ def late(pid: int, deadline: float) -> Problem:
 
 def denied(pid: int) -> Problem:
     """ptrace was refused: say by what, and what would allow it."""
-    from breakranks.snapshot.model import Problem
-
     tracer = tracer_of(pid)
     if tracer:
         return Problem(
@@ -109,8 +101,6 @@ def _owner(pid: int) -> int | None:
 
 
 def _user(uid: int | None) -> str:
-    import pwd
-
     try:
         return pwd.getpwuid(uid if uid is not None else -1).pw_name
     except (KeyError, OverflowError):

@@ -9,17 +9,12 @@ sends SIGCONT to those that are stopped now and were not before.
 from __future__ import annotations
 
 import os
+import signal
 import time
 
-from breakranks.observe.state import process_state, start_ticks, state_and_start, tracer_of
+from breakranks.observe.process_state import process_state, start_ticks, state_and_start, tracer_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal
-else:
-    import _signal as signal  # what signal is made of: the same, without making an enum of every constant
-
-_GRACE = 10.0
+_GRACE_SECONDS = 10.0
 _CLEAN = b"clean\n"
 
 
@@ -91,7 +86,7 @@ def _let_go_of_files(keep: int) -> None:
 
 def release(touched: list[tuple[int, ...]]) -> None:
     """Continue what is stopped and has no living tracer; wait for tracers that are still at work."""
-    deadline = time.monotonic() + _GRACE
+    deadline = time.monotonic() + _GRACE_SECONDS
     left = set(touched)
     while left and time.monotonic() < deadline:
         for pid, started in tuple(left):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from breakranks.explain.collectives.ledger import Ledger
+from breakranks.explain.collectives.progress import CollectiveProgress
 from breakranks.rankset import RankSet
-from breakranks.show.collectives import unread
-from breakranks.show.json import SCHEMA, Object, job_json
-from breakranks.show.standing import Moment, Row, Standing, moments, seconds_since
+from breakranks.show.collective_lines import unread
+from breakranks.show.group_progress import GroupProgress, Moment, ProgressRow, moments, seconds_since
+from breakranks.show.json_output import SCHEMA, Object, job_json
 
 
 def collectives_json(
-    ledger: Ledger, chosen: Sequence[Standing], *, history: int = 0, ranks: RankSet | None = None
+    ledger: CollectiveProgress, chosen: Sequence[GroupProgress], *, history: int = 0, ranks: RankSet | None = None
 ) -> Object:
     """These groups, the most troubled first, and every pending send and recv."""
     snapshot = ledger.snapshot
@@ -28,7 +28,7 @@ def collectives_json(
     }
 
 
-def group_json(ledger: Ledger, one: Standing, history: int = 0) -> Object:
+def group_json(ledger: CollectiveProgress, one: GroupProgress, history: int = 0) -> Object:
     group = ledger.group(one.group)
     return {
         "name": group.name,
@@ -47,7 +47,7 @@ def group_json(ledger: Ledger, one: Standing, history: int = 0) -> Object:
     }
 
 
-def _row(ledger: Ledger, row: Row) -> Object:
+def _row(ledger: CollectiveProgress, row: ProgressRow) -> Object:
     return {
         "ranks": str(row.ranks),
         "number": row.number,
@@ -62,7 +62,7 @@ def _row(ledger: Ledger, row: Row) -> Object:
     }
 
 
-def _moment(ledger: Ledger, moment: Moment) -> Object:
+def _moment(ledger: CollectiveProgress, moment: Moment) -> Object:
     return {
         "number": moment.number,
         "differs": moment.differs,
@@ -72,12 +72,12 @@ def _moment(ledger: Ledger, moment: Moment) -> Object:
     }
 
 
-def _operation(ledger: Ledger, row: int) -> Object:
+def _operation(ledger: CollectiveProgress, row: int) -> Object:
     one = ledger.operation(row)
     return {"operation": ledger.name(row), "inputs": one.inputs, "outputs": one.outputs, "types": one.types}
 
 
-def _transfers(ledger: Ledger, ranks: RankSet | None) -> list[Object]:
+def _transfers(ledger: CollectiveProgress, ranks: RankSet | None) -> list[Object]:
     return [
         {
             "rank": rank,

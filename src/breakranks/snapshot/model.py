@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from breakranks.rankset import RankSet
-from breakranks.snapshot.inside import Inside
-from breakranks.snapshot.recorder import Group, Operation, Recorder
+from breakranks.snapshot.introspection import Introspection
+from breakranks.snapshot.recorder_tables import Group, Operation, Recorder
 
 FORMAT_VERSION = 1
 PROGRESS = "#"
@@ -50,7 +50,7 @@ class Call(Struct, frozen=True, array_like=True, gc=False):
         return self.name in ("clock_nanosleep", "nanosleep", "pause")
 
 
-class Thread(Struct, frozen=True, array_like=True):
+class Thread(Struct, frozen=True, kw_only=True, array_like=True):
     """One thread at one moment.
 
     ``stack`` is its Python stack, ``native`` the same with the C frames merged in; both are rows of
@@ -76,7 +76,7 @@ class Thread(Struct, frozen=True, array_like=True):
     hints: dict[str, str] = {}
 
 
-class Sample(Struct, frozen=True, array_like=True):
+class Sample(Struct, frozen=True, kw_only=True, array_like=True):
     """A process at one moment. Threads: the main thread first.
 
     ``quiet_ran`` says which threads (by tid) ran, for longer than being looked at takes, in the span of
@@ -121,7 +121,7 @@ class Socket(Struct, frozen=True, array_like=True, gc=False):
     retries: int = 0
 
 
-class FileLock(Struct, frozen=True, array_like=True, gc=False):
+class FileLock(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A lock on a file, from /proc/locks or a lock file that somebody polls for.
 
     ``kind`` is flock, posix, ofdlck (kernel locks), file (a lock file of a known library), own (one of the
@@ -144,7 +144,7 @@ class Problem(Struct, frozen=True, array_like=True, gc=False):
     remedy: str = ""
 
 
-class Process(Struct, frozen=True):
+class Process(Struct, frozen=True, kw_only=True):
     """A process and its samples. ``command`` has had its secrets removed. ``inside`` is what it said of itself."""
 
     pid: int
@@ -164,10 +164,10 @@ class Process(Struct, frozen=True):
     locks: tuple[FileLock, ...] = ()
     problems: tuple[Problem, ...] = ()
     children: tuple[Process, ...] = ()
-    inside: Inside | None = None
+    inside: Introspection | None = None
 
 
-class Rank(Struct, frozen=True):
+class Rank(Struct, frozen=True, kw_only=True):
     """One rank: its number, its place, its process. Helpers are ``process.children``.
 
     ``recorder`` is what its flight recorder said; a rank of which only that is known has a process without a pid.
@@ -192,7 +192,7 @@ class Missing(Struct, frozen=True):
     detail: str = ""
 
 
-class Host(Struct, frozen=True):
+class Host(Struct, frozen=True, kw_only=True):
     """A host of the target, whether it could be looked at or not.
 
     ``state`` is ``seen``, ``lost`` (it was seen, and then no more) or why it never was: ``unreachable``, ``refused``,
@@ -214,7 +214,7 @@ class Host(Struct, frozen=True):
     addresses: tuple[str, ...] = ()
 
 
-class Job(Struct, frozen=True):
+class Job(Struct, frozen=True, kw_only=True):
     """What a launch started. ``key`` tells it from others on the host and is what ``--job`` takes.
 
     ``ids`` are the names that its launcher gave it (run id, MASTER_ADDR, Slurm job id).
@@ -229,7 +229,7 @@ class Job(Struct, frozen=True):
     launcher_pid: int = 0
 
 
-class Snapshot(Struct, frozen=True):
+class Snapshot(Struct, frozen=True, kw_only=True):
     """The samples of a whole job. ``target`` is how hosts were reached, as words for a shell; "": it was this host."""
 
     version: int
@@ -250,7 +250,7 @@ class Snapshot(Struct, frozen=True):
     target: str = ""
 
     @property
-    def beyond(self) -> bool:
+    def remote_ranks(self) -> bool:
         """Whether it is of several hosts, or of another than the one that it was made on: then hosts are named."""
         return len(self.hosts) > 1 or bool(self.target)
 

@@ -5,25 +5,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from breakranks.explain.case import Case
-from breakranks.explain.look import Look
-from breakranks.explain.rules import blocked, gil, holders, loading, locks, prompt, stopped, threads, working
-from breakranks.explain.rules.reason import Reason
+from breakranks.explain.job_view import JobView
+from breakranks.explain.process_view import ProcessView
+from breakranks.explain.rules import (
+    busy_loop,
+    data_loader,
+    debugger_prompt,
+    external_waits,
+    gil_held,
+    lock_files,
+    lock_owners,
+    stopped_process,
+    thread_deadlock,
+)
+from breakranks.explain.rules.rank_cause import RankCause
 
-REASONS: tuple[Callable[[Case, Look], Reason | None], ...] = (
-    stopped.reason,
-    prompt.reason,
-    locks.reason,
-    gil.reason,
-    loading.reason,
-    holders.reason,
-    threads.reason,
-    blocked.reason,
-    working.reason,
+REASONS: tuple[Callable[[JobView, ProcessView], RankCause | None], ...] = (
+    stopped_process.reason,
+    debugger_prompt.reason,
+    lock_files.reason,
+    gil_held.reason,
+    data_loader.reason,
+    lock_owners.reason,
+    thread_deadlock.reason,
+    external_waits.reason,
+    busy_loop.reason,
 )
 
 
-def reason_for(case: Case, one: Look) -> Reason | None:
+def reason_for(case: JobView, one: ProcessView) -> RankCause | None:
     """Why this rank is where it is; None when its stack says nothing special (it sleeps, it computes)."""
     for rule in REASONS:
         found = rule(case, one)

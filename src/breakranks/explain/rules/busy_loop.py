@@ -1,0 +1,97 @@
+"""busy-loop, straggler: a rank that works while the others wait."""
+
+from __future__ import annotations
+
+from breakranks.explain import phrases
+from breakranks.explain.diagnosis import GUESS, LIKELY
+from breakranks.explain.job_view import JobView
+from breakranks.explain.process_view import BUSY_SHARE, ProcessView
+from breakranks.explain.rules.lock_owners import attach
+from breakranks.explain.rules.rank_cause import SLOW_SECONDS, WORKING_SECONDS, RankCause
+from breakranks.snapshot.code_owner import is_own, native_tail
+from breakranks.snapshot.model import PROGRESS, Frame, Thread
+
+# The body of a loop that only waits is short: `while not ready(): pass`.
+_SHORT_BODY = 2
+_LOOKS = 6
+
+
+def reason(case: JobView, one: ProcessView) -> RankCause | None:
+    if (
+        one.activity.word in ("sleep", "unknown", "event-loop", "idle", "gpu-wait")
+        or one.thread is None
+        or one.busy < BUSY_SHARE
+    ):
+        return None
+    threads = [t for sample in one.process.samples for t in sample.threads if t.tid == one.thread.tid and t.stack]
+    stacks = [case.snapshot.stack(thread.stack) for thread in threads]
+    share = f"{min(one.busy, 1) * 100:.0f} % of a CPU"
+    loop, lines, callees = _loop(stacks)
+    short = len(lines) <= _SHORT_BODY and callees <= 1
+    if loop is not None and short and not _computes(case, threads, stacks) and not _counts(threads, loop):
+        return RankCause(
+            kind="busy-loop",
+            text=f"runs in a loop without getting on, in {phrases.place(loop)}",
+            evidence=(
+                f"it uses {share} and never leaves {loop.function}",
+                f"seen {len(stacks)} times, always at line {' or '.join(map(str, sorted(lines)))}",
+            ),
+            next=(f"breakranks stacks pid:{one.process.pid} --native", *attach(case, one)),
+            confidence=LIKELY,
+            needs=SLOW_SECONDS,
+            where=loop,
+            because="it was in the same short loop each time we looked, using a whole CPU",
+            samples=_LOOKS,
+        )
+    context = f", {one.activity.context}" if one.activity.context else ""
+    return RankCause(
+        kind="straggler",
+        text=f"is still computing{context} in {phrases.place(loop or one.where)}",
+        evidence=(f"it uses {share}, at {len({s[-1] for s in stacks})} different lines in {len(stacks)} looks",),
+        next=(f"breakranks top --rank {case.rank_of(one.process) or 0}",),
+        confidence=LIKELY if one.moved or len(lines) > 1 else GUESS,
+        needs=WORKING_SECONDS,
+        where=loop or one.where,
+        because="it works; whether it will end cannot be seen",
+        samples=_LOOKS,
+    )
+
+
+def _loop(stacks: list[tuple[Frame, ...]]) -> tuple[Frame | None, set[int], int]:
+    """The innermost function of the user's own code that is on every stack, the lines that it was seen at,
+    and how many functions it was seen to call."""
+    owns = [[frame for frame in stack if is_own(frame.file)] for stack in stacks]
+    depth = 0
+    for level in zip(*owns, strict=False):
+        if len({(frame.function, frame.file) for frame in level}) > 1:
+            break
+        depth += 1
+        if len({frame.line for frame in level}) > 1:
+            break  # below here the calls differ
+    if not depth:
+        return None, set(), 0
+    lines = {own[depth - 1].line for own in owns}
+    callees = {own[depth].function for own in owns if len(own) > depth}
+    return owns[-1][depth - 1], lines, len(callees)
+
+
+def _computes(case: JobView, threads: list[Thread], stacks: list[tuple[Frame, ...]]) -> bool:
+    """Whether it was seen in a library: numpy and torch compute, the interpreter only loops. Where no C frames
+    could be read, that cannot be excluded."""
+    if any(not is_own(stack[-1].file) for stack in stacks):
+        return True
+    merged = [case.snapshot.stack(thread.native) for thread in threads if thread.native]
+    if not merged:
+        return True
+    return any(
+        not phrases.base(frame.file).startswith(("python", "libpython", "libc.so"))
+        for frames in merged
+        for frame in native_tail(frames)
+    )
+
+
+def _counts(threads: list[Thread], loop: Frame) -> bool:
+    """Whether the plain values of the loop's function change: it counts, or collects. Unknown counts as work."""
+    key = f"{loop.function}.{PROGRESS}"
+    marks = {thread.hints.get(key) for thread in threads}
+    return len(marks) > 1 or None in marks

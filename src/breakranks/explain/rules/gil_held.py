@@ -1,0 +1,61 @@
+"""gil-held: C code keeps the interpreter's lock, so no Python can run in that process."""
+
+from __future__ import annotations
+
+from breakranks.explain import phrases
+from breakranks.explain.diagnosis import CERTAIN, LIKELY
+from breakranks.explain.job_view import JobView
+from breakranks.explain.process_view import BUSY_SHARE, ProcessView
+from breakranks.explain.rules.rank_cause import PATIENCE_SECONDS, RankCause
+from breakranks.snapshot.code_owner import innermost_own
+from breakranks.snapshot.model import Thread
+
+# Calls whose file is the better answer than the lock that is held meanwhile.
+FILE_CALLS = frozenset({"read", "write", "pread64", "pwrite64", "readv", "writev", "fsync", "fdatasync", "recvfrom"})
+_OWN_CODE = ("libpython", "/python", "libc.so", "libpthread", "ld-linux", "linux-vdso")
+
+
+def reason(case: JobView, one: ProcessView) -> RankCause | None:
+    holder = _holder(one)
+    if holder is None:
+        return None
+    tail = next((a.tail for t, a in one.threads if t.tid == holder.tid), ())
+    foreign = [frame for frame in tail if not any(part in frame.file for part in _OWN_CODE)]
+    blocked = holder.state in "SD" and holder.call is not None
+    if blocked and holder.call is not None and (holder.call.path or holder.call.name in FILE_CALLS):
+        return None  # the file that it waits for says more: see blocked-io
+    busy = one.busy >= BUSY_SHARE and bool(foreign)
+    if not (blocked or busy):
+        return None
+    frame = innermost_own(case.snapshot.stack(holder.stack))
+    inside = foreign[0].function if foreign else (tail[0].function if tail else "C code")
+    waiters = sum(1 for _, activity in one.threads if activity.word == "gil-wait")
+    how = f"blocked in {holder.call.name}" if blocked and holder.call is not None else "computing"
+    evidence = [
+        f"thread {holder.name} holds the GIL in every sample, {how}",
+        f"C frames: {' > '.join(f.function for f in tail[-6:])}" if tail else "no C frames could be read",
+    ]
+    if waiters:
+        evidence.append(f"{waiters} other thread{'s' if waiters > 1 else ''} of the process wait for it")
+    return RankCause(
+        kind="gil-held",
+        text=f"holds the GIL in C code ({inside}), called from {phrases.place(frame)}; no Python can run in it",
+        evidence=tuple(evidence),
+        next=(f"breakranks stacks pid:{one.process.pid} --native --threads",),
+        confidence=CERTAIN if blocked else LIKELY,
+        needs=PATIENCE_SECONDS,
+        where=frame,
+        because="a thread that sleeps must not hold the GIL" if blocked else "it held the GIL each time we looked",
+    )
+
+
+def _holder(one: ProcessView) -> Thread | None:
+    """The thread that held the GIL in every sample."""
+    samples = [sample for sample in one.process.samples if sample.threads]
+    if len(samples) < 2:
+        return None
+    holders = [next((t for t in sample.threads if t.gil), None) for sample in samples]
+    first = holders[0]
+    if first is None or any(h is None or h.tid != first.tid or h.stack != first.stack for h in holders):
+        return None
+    return holders[-1]

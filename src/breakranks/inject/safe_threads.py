@@ -1,0 +1,277 @@
+"""Which thread may be borrowed for an instant: only one that provably holds nothing that we need.
+
+We call ``pthread_create`` in it, which takes glibc's locks for stacks and memory. So the thread must be in none of
+that itself: it is blocked in a system call that none of it makes, and nothing on its stack returns into the
+allocator, the loader, ``fork`` or a signal handler.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import NamedTuple
+
+from breakranks.inject.elf import LoadedLibrary
+from breakranks.inject.memory_map import Maps
+from breakranks.inject.ptrace import HeldThread, Registers, unsigned
+from breakranks.inject.stub import THREAD_NAME
+from breakranks.inject.target_process import TargetProcess
+
+_READ, _POLL, _SELECT, _EPOLL_WAIT, _EPOLL_PWAIT, _FUTEX = 0, 7, 23, 232, 281, 202
+# What nanosleep, poll or a futex becomes that has a time limit and was cut short once. glibc's own locks have none.
+_RESTART_SYSCALL = 219
+# Calls that wait: also pause, nanosleep, accept, recv*, wait*, semop, msgrcv, fcntl and flock, sigtimedwait.
+_WAITING = frozenset({_READ, _POLL, 19, _SELECT, 34, 35, 43, 45, 47, 61, 65, 70, 72, 73, 128, 208, 220, 230, 247, 270,
+                      271, 288, 295, 299, 441, _EPOLL_WAIT, _EPOLL_PWAIT, _RESTART_SYSCALL})  # fmt: skip
+# Calls that wait for a reader; taken after all others, for cut short they may have done a part.
+_WRITING = frozenset({1, 20, 44, 46})
+# Condition variables, semaphores and joins wait so; glibc's own locks (that of malloc) by plain FUTEX_WAIT.
+_FUTEX_WAIT_BITSET = 9
+_FUTEX_COMMAND = 0x7F
+
+_RESTART_BLOCK = 516
+_RESTARTED = frozenset({512, 513, 514, _RESTART_BLOCK})
+_NEVER_ENDED = 513  # ERESTARTNOINTR: made again even when a signal was handled
+_EINTR = 4
+_SYSCALL = b"\x0f\x05"
+_LONG_POLL_MILLISECONDS = 1000  # ms
+_USER_CODE = 0x33
+
+_DEEPEST = 1 << 20
+_MALLOC = ("malloc", "free", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc",
+           "malloc_trim", "mallopt", "mallinfo", "mallinfo2")  # fmt: skip
+_OTHER_FUNCTIONS = ("fork", "_Fork", "vfork", "posix_spawn", "posix_spawnp", "dl_iterate_phdr", "pthread_create",
+                    "pthread_exit", "system", "popen", "exit", "quick_exit", "abort")  # fmt: skip
+_PENDING = ("Py_AddPendingCall", "_PyEval_AddPendingCall", "Py_MakePendingCalls", "_PyEval_MakePendingCalls",
+            "make_pending_calls", "_make_pending_calls", "_push_pending_call", "_pop_pending_call",
+            "_PyEval_SignalAsyncExc", "_Py_FinishPendingCalls")  # fmt: skip
+_LOCKS = (
+    "PyThread_acquire_lock",
+    "PyThread_acquire_lock_timed",
+    "PyThread_release_lock",
+    "PyMutex_Lock",
+    "PyMutex_Unlock",
+)
+_INNERMOST = 1024
+_C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
+AT_WORK = "it is at work"
+# What a dead word on a stack can make us believe.
+_DOUBTFUL = ("it is in ", "it allocates", "its stack is too deep")
+
+
+class ThreadCandidate(NamedTuple):
+    """A thread and how it looks from outside. ``rank``: smaller is better."""
+
+    tid: int
+    rank: tuple[int, int]
+
+
+def candidates(pid: int, maps: Maps) -> list[ThreadCandidate]:
+    """Threads that seem to wait, the best first: others before the main one, shallow stacks before deep ones."""
+    found = []
+    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+        one = _candidate(pid, tid, maps)
+        if one is not None:
+            found.append(one)
+    return sorted(found, key=lambda one: one.rank)
+
+
+def _candidate(pid: int, tid: int, maps: Maps) -> ThreadCandidate | None:
+    try:
+        with open(f"/proc/{pid}/task/{tid}/syscall") as file:
+            fields = file.read().split()
+        with open(f"/proc/{pid}/task/{tid}/stat") as file:
+            name, _, rest = file.read().rpartition(")")
+    except OSError:
+        return None
+    stat = rest.split()
+    if name.endswith(f"({THREAD_NAME}"):
+        return None  # one of ours, which waits for the GIL
+    if len(fields) < 9 or stat[0] != "S" or stat[38] != "0":
+        return None  # running, ending; or of real-time priority, which a new thread would inherit
+    call, arguments, stack = int(fields[0]), [int(one, 16) for one in fields[1:7]], int(fields[7], 16)
+    if not waits(call, arguments[1]):
+        return None
+    mapping = maps.at(stack)
+    depth = mapping.end - stack if mapping is not None else _DEEPEST
+    long_poll = call in (_EPOLL_WAIT, _EPOLL_PWAIT) and signed32(arguments[3]) > _LONG_POLL_MILLISECONDS
+    return ThreadCandidate(tid, (4 * (call in _WRITING) + 2 * (tid == pid) + long_poll, depth))
+
+
+def waits(call: int, second: int) -> bool:
+    """Whether a system call is one in which a thread waits for somebody else, and holds no lock of glibc."""
+    if call == _FUTEX:
+        return second & _FUTEX_COMMAND == _FUTEX_WAIT_BITSET
+    return call in _WAITING or call in _WRITING
+
+
+def signed32(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def resumed(registers: Registers, before: bytes) -> Registers:
+    """The registers with which a stopped thread goes on as if nobody had stopped it.
+
+    A system call that we cut short is made again. The kernel would do that by itself, but not if the thread does
+    something else first, and never for those that answer EINTR (epoll_wait, semop, a socket with a timeout).
+    ``before``: the two bytes before the instruction pointer.
+    """
+    going_on = registers._replace(orig_rax=unsigned(-1))
+    if registers.call < 0 or before != _SYSCALL:
+        return going_on
+    code = -registers.result
+    if code in _RESTARTED:
+        number = _RESTART_SYSCALL if code == _RESTART_BLOCK else registers.call
+    elif code == _EINTR:
+        # Made again, it would wait its whole time once more. Whoever polls for long must know EINTR anyway:
+        # no flag of a handler keeps epoll_wait from it. Others may not, and rather wait longer.
+        if registers.call in (_EPOLL_WAIT, _EPOLL_PWAIT) and signed32(registers.r10) > _LONG_POLL_MILLISECONDS:
+            return going_on
+        number = registers.call
+    else:
+        return going_on
+    return going_on._replace(rip=registers.rip - 2, rax=number)
+
+
+def made_again(registers: Registers, going_on: Registers) -> bool:
+    return going_on.rip != registers.rip
+
+
+def is_cut_short(registers: Registers) -> bool:
+    """Whether its system call is about to answer EINTR."""
+    return registers.call >= 0 and -registers.result == _EINTR
+
+
+def ended_by(registers: Registers, going_on: Registers, caught: int, mask: int) -> int:
+    """The signals for which the call is to answer EINTR and not be made again: those that have a handler."""
+    if not made_again(registers, going_on) or -registers.result == _NEVER_ENDED:
+        return 0
+    return caught & ~mask
+
+
+def prepare(target: TargetProcess, pending: bool = False) -> None:
+    """Read now what the checks will need: a thread is not to wait, stopped, while we read symbols."""
+    if pending:
+        _ranges(target.python, _PENDING + _LOCKS)
+    else:
+        _ranges(target.libc, _functions(target.libc))
+
+
+def unsafe(held: HeldThread, registers: Registers, target: TargetProcess) -> str:
+    """Why a stopped thread may not be borrowed for ``pthread_create``; empty when it may."""
+    if not is_waiting(held, registers):
+        return AT_WORK
+    return on_stack(held, registers, target)
+
+
+def is_waiting(held: HeldThread, registers: Registers) -> bool:
+    return (
+        registers.cs == _USER_CODE
+        and registers.call >= 0
+        and (-registers.result in _RESTARTED or -registers.result == _EINTR)
+        and waits(registers.call, registers.rsi)
+        and held.read(registers.rip - 2, 2) == _SYSCALL
+    )
+
+
+def on_stack(held: HeldThread, registers: Registers, target: TargetProcess) -> str:
+    """What speaks against a thread, from every word of its stack that may be a return address.
+
+    This errs to one side only: a word that was left there by a call long ago also counts.
+    """
+    mapping = target.maps.at(registers.rsp)
+    if mapping is None:
+        return "its stack is not known"
+    end = mapping.end
+    if registers.rsp < registers.fs_base < end:
+        end = registers.fs_base  # glibc keeps what it knows of a thread at the top of its stack
+    if end - registers.rsp > _DEEPEST:
+        return "its stack is too deep to be searched"
+    words = _words(held, registers.rsp, end - registers.rsp)
+    if target.signal_return and target.signal_return in words:
+        return "it is in a signal handler"
+    for library in target.allocators:
+        if any(library.holds(word) and library.returns_to(word) for word in words):
+            return "it allocates"
+    loader = target.loader
+    if loader is None:
+        return "its loader is not known"
+    if any(loader.holds(word) and loader.returns_to(word) for word in words) and _loads(held, loader):
+        return "it is loading a library"
+    libc = target.libc
+    ranges = _ranges(libc, _functions(libc))
+    for word in words:
+        if libc.holds(word) and (name := _within(word, ranges)) and libc.returns_to(word):
+            return f"it is in {name}"
+    return ""
+
+
+def is_doubtful(why: str) -> bool:
+    """Whether somebody who reads the stack exactly may come to another conclusion."""
+    return why.startswith(_DOUBTFUL)
+
+
+def _functions(libc: LoadedLibrary) -> tuple[str, ...]:
+    """Since glibc 2.34, which took up libpthread, nobody can hook into malloc: nothing in it waits for others."""
+    return _OTHER_FUNCTIONS if libc.address("pthread_create") else _MALLOC + _OTHER_FUNCTIONS
+
+
+def _loads(held: HeldThread, loader: LoadedLibrary) -> bool:
+    """Whether a thread holds a lock of the loader, as it does in dlopen and dl_iterate_phdr.
+
+    What looks like a return address into it may be long dead: select.select() has 25 KB of locals, mostly unset.
+    Where the locks lie differs by version, so any of that shape counts: locked, how often, by whom, users, recursive.
+    """
+    data = loader.elf.find("_rtld_global")
+    if data is None:
+        return True
+    own = held.own_tid
+    words = struct.unpack(f"<{data.size // 4}I", held.read(data.value + loader.bias, data.size & -4))
+    return any(
+        word == own and words[at - 2] and words[at - 1] and words[at + 2 : at + 3] == (1,)
+        for at, word in enumerate(words)
+        if at >= 2
+    )
+
+
+def unsafe_anywhere(held: HeldThread, registers: Registers, target: TargetProcess) -> str:
+    """Why ``Py_AddPendingCall`` may not be called in a thread that is stopped at any instruction."""
+    if registers.cs != _USER_CODE:
+        return "it runs code of another kind"
+    at = target.maps.at(registers.rip)
+    if at is None or not at.file[1]:
+        return "it runs code that belongs to no file"  # the vdso, a compiler's code, somebody else's stub
+    if held.in_restartable_sequence():
+        return "it is in a restartable sequence"
+    # Its lock is held for a few instructions by these, and meanwhile they call only Python's locks and the C library's.
+    # So a thread that runs any other code does not hold it, whatever dead words lie on its stack.
+    inside = target.python.holds(registers.rip) or at.name.startswith(_C_LIBRARY)
+    words = _words(held, registers.rsp, _INNERMOST) if inside else frozenset()
+    ranges = _ranges(target.python, _PENDING + _LOCKS)
+    for word in {registers.rip, *words}:
+        name = _within(word, ranges)
+        if name and (word == registers.rip or target.python.returns_to(word)):
+            return f"it is in {name}"
+    mapping = target.maps.at(registers.rsp)
+    if mapping is None or "w" not in mapping.flags:
+        return "its stack is not known"
+    return ""
+
+
+def _words(held: HeldThread, address: int, size: int) -> frozenset[int]:
+    address = address + 7 & -8  # anywhere in a function the stack pointer may be odd; return addresses never lie so
+    data = held.read_up_to(address, size)
+    return frozenset(struct.unpack(f"<{len(data) // 8}Q", data[: len(data) & -8]))
+
+
+def _ranges(library: LoadedLibrary, names: tuple[str, ...]) -> list[tuple[int, int, str]]:
+    """Where these functions are, with the parts that a compiler split off."""
+    return [
+        (symbol.value + library.bias, symbol.value + library.bias + symbol.size, name)
+        for name, symbol in library.elf.everywhere(names)
+    ]
+
+
+def _within(address: int, ranges: list[tuple[int, int, str]]) -> str:
+    return next((name for start, end, name in ranges if start <= address < end), "")

@@ -1,0 +1,246 @@
+"""C frames of many processes at once, by pystack.
+
+pystack runs in worker processes of ours, never in this one: a target in an uninterruptible wait would
+block it for ever, and then it must be possible to kill it. A worker answers one line a process.
+
+Run by hand: ``python -m breakranks.observe.native_frames PID…``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from breakranks.log import Log, milliseconds
+from breakranks.observe import permissions
+from breakranks.snapshot.model import Frame, Problem
+from breakranks.stall import stalled
+
+_log = Log("observe")
+_DEADLINE_SECONDS = 8.0
+_TURN_SECONDS = 0.05
+_EVAL = "_PyEval_EvalFrameDefault"
+_MAX_SYMBOL_CHARACTERS = 200
+
+
+class NativeThread(NamedTuple):
+    """``frames``: C and Python frames merged, outermost first."""
+
+    tid: int
+    name: str
+    gil: bool
+    collecting: bool
+    frames: tuple[Frame, ...]
+
+
+class NativeStacks(NamedTuple):
+    threads: tuple[NativeThread, ...]
+    problem: Problem | None = None
+
+
+def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dict[int, NativeStacks], bool]:
+    """Native stacks of all these processes, and whether every worker ended by itself.
+
+    The second value is for the watchdog: a worker that had to be killed may have left its target stopped.
+    """
+    todo = list(dict.fromkeys(pids))
+    found: dict[int, NativeStacks] = {}
+    clean = True
+    count = min(len(todo), max(2, os.cpu_count() or 2))
+    queues = [todo[i::count] for i in range(count)]
+    workers: list[tuple[subprocess.Popen[bytes], list[int], bytearray, float]] = []
+    began = time.monotonic()
+
+    away = 0.0  # seconds in which this process stood still, and could not look
+
+    def start(pids: list[int]) -> None:
+        command = [sys.executable, "-m", "breakranks.observe.native_frames", *map(str, pids)]
+        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        assert worker.stdout is not None
+        os.set_blocking(worker.stdout.fileno(), False)
+        workers.append((worker, pids, bytearray(), time.monotonic() - away + deadline))
+
+    try:
+        for queue in queues:
+            start(queue)
+        while workers:
+            handles = [worker.stdout for worker, *_ in workers if worker.stdout is not None]
+            looked = time.monotonic()
+            select.select(handles, [], [], _TURN_SECONDS)
+            away += stalled(time.monotonic() - looked, _TURN_SECONDS)
+            for entry in list(workers):
+                worker, left, buffer, until = entry
+                assert worker.stdout is not None
+                chunk = worker.stdout.read()
+                if chunk:
+                    buffer += chunk
+                    *lines, rest = bytes(buffer).split(b"\n")
+                    buffer[:] = rest
+                    for line in lines:
+                        pid, stacks = _from_line(msgspec.json.decode(line))
+                        found[pid] = stacks
+                        left.remove(pid)
+                    workers[workers.index(entry)] = (worker, left, buffer, time.monotonic() - away + deadline)
+                    continue
+                ended = worker.poll() is not None and chunk in (b"", None)
+                if not ended and time.monotonic() - away < until:
+                    continue
+                workers.remove(entry)
+                if not ended:
+                    worker.kill()
+                worker.wait()
+                worker.stdout.close()
+                _log.debug("ran", argv=worker.args, status=worker.returncode, ms=milliseconds(began))
+                if left:
+                    # It died or stuck on the first process that has no answer; the others get a new worker.
+                    clean = False
+                    stuck = left.pop(0)
+                    found[stuck] = NativeStacks((), permissions.late(stuck, deadline))
+                    if left:
+                        start(left)
+    finally:
+        for worker, *_ in workers:
+            worker.kill()
+            worker.wait()
+            clean = False
+    for pid, one in found.items():
+        if one.problem is not None:
+            _log.info("C frames refused", pid=pid, why=one.problem.what)
+        else:
+            _log.debug("C frames read", pid=pid, threads=len(one.threads))
+    return found, clean
+
+
+def _from_line(line: dict[str, Any]) -> tuple[int, NativeStacks]:
+    if line["problem"]:
+        return line["pid"], NativeStacks((), permissions.refused(line["pid"], line["problem"]))
+    threads = tuple(
+        NativeThread(
+            tid=one["tid"],
+            name=one["name"],
+            gil=one["gil"],
+            collecting=one["collecting"],
+            frames=tuple(Frame(*frame) for frame in one["frames"]),
+        )
+        for one in line["threads"]
+    )
+    return line["pid"], NativeStacks(threads)
+
+
+def borrow(
+    stacks: NativeStacks, mine: tuple[tuple[int, str], ...], theirs: tuple[tuple[int, str], ...]
+) -> NativeStacks:
+    """The stacks of another process, as this one's: same threads by name and order, other thread ids."""
+    if [name for _, name in mine] == [name for _, name in theirs]:
+        tids = {other: tid for (tid, _), (other, _) in zip(mine, theirs, strict=True)}
+    else:
+        tids = {theirs[0][0]: mine[0][0]} if mine and theirs else {}
+    threads = (t._replace(tid=tids[t.tid], gil=False) for t in stacks.threads if t.tid in tids)
+    return NativeStacks(tuple(threads))
+
+
+def merge(native: list[Frame], python: list[Frame], entries: list[bool]) -> list[Frame]:
+    """One stack out of two: each run of the interpreter's loop is replaced by the Python frames it ran.
+
+    ``entries[i]`` says that Python frame *i* began a run of the loop (since 3.11 one run evaluates many
+    frames). Interpreter frames between are left out: what remains is what a person wrote or called.
+    """
+    merged: list[Frame] = []
+    waiting = list(zip(python, entries, strict=True))[::-1]
+    for frame in native:
+        if _EVAL in frame.function:
+            first = True
+            while waiting and (first or not waiting[-1][1]):
+                merged.append(waiting.pop()[0])
+                first = False
+        elif not _is_glue(frame):
+            merged.append(frame)
+    merged.extend(frame for frame, _ in reversed(waiting))
+    return merged
+
+
+def _is_glue(frame: Frame) -> bool:
+    """Frames by which the interpreter calls C; they say nothing."""
+    name = frame.function
+    return name.startswith(
+        ("_PyObject_", "PyObject_", "_PyEval_", "PyEval_EvalCode", "cfunction_", "method_vectorcall", "do_call",
+         "_PyFunction_", "object_vacall", "slot_tp_", "vectorcall_", "_Py_", "Py_RunMain", "Py_BytesMain", "pymain_",
+         "__libc_start", "_start", "run_mod", "run_eval_code", "pyrun_", "_PyRun_", "PyRun_", "PyCFunction_",
+         "type_call", "_PyVectorcall", "PyVectorcall", "wrap_", "wrapper_call", "method_call", "tuple_", "pybind11::")
+    )  # fmt: skip
+
+
+def short_symbol(symbol: str) -> str:
+    """A C++ name without its arguments, so that a person can read it.
+
+    >>> short_symbol("c10d::Work::wait(std::chrono::duration<long>)")
+    'c10d::Work::wait'
+    """
+    name = symbol.replace(" (inlined)", "")
+    depth = 0
+    for index, letter in enumerate(name):
+        if letter == "<":
+            depth += 1
+        elif letter == ">":
+            depth -= 1
+        elif letter == "(" and depth == 0 and index and not name.startswith("(", index - 1):
+            if name.startswith("(anonymous namespace)", index):
+                continue
+            name = name[:index]
+            break
+    return name[:_MAX_SYMBOL_CHARACTERS]
+
+
+def _main(pids: list[int]) -> None:
+    """The worker: one JSON line a process. When nobody is left to read these, no further process is stopped."""
+    from pystack.engine import NativeReportingMode, get_process_threads
+
+    for pid in pids:
+        if not _has_reader(1):
+            return
+        answer: dict[str, Any] = {"pid": pid, "threads": [], "problem": ""}
+        try:
+            for thread in get_process_threads(pid, native_mode=NativeReportingMode.ALL, stop_process=True):
+                answer["threads"].append(_thread(thread))
+        except Exception as error:
+            answer["problem"] = f"{type(error).__name__}: {error}"
+        print(json.dumps(answer), flush=True)
+
+
+def _has_reader(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, 0)  # no event but that the other end was closed
+    return not poll.poll(0)
+
+
+def _thread(thread: Any) -> dict[str, Any]:
+    native = [
+        Frame(short_symbol(frame.symbol), frame.library or "", frame.linenumber or 0, True)
+        for frame in thread.native_frames
+    ]
+    python, entries = [], []
+    for frame in thread.all_frames:
+        location = frame.code.location
+        python.append(Frame(frame.code.scope.rsplit(".", 1)[-1], frame.code.filename, location.lineno or 0))
+        entries.append(bool(frame.is_entry))
+
+    return {
+        "tid": thread.tid,
+        "name": thread.name or "",
+        "gil": bool(thread.holds_the_gil),
+        "collecting": bool(thread.is_gc_collecting),
+        "frames": [(f.function, f.file, f.line, f.native) for f in merge(native, python, entries)],
+    }
+
+
+if __name__ == "__main__":
+    _main([int(argument) for argument in sys.argv[1:]])

@@ -1,0 +1,48 @@
+"""Processes that the kernel killed for want of memory, where it lets us read that."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+_KILLED = re.compile(r"Killed process (\d+) \(([^)]*)\)")
+_RECENT_SECONDS = 24 * 3600.0
+_MAX_KILLS = 20
+
+
+def recent_kills() -> tuple[str, ...]:
+    """``process 42 (python3) 94 s ago``, newest last. Empty when none, or when not readable."""
+    try:
+        handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ()
+    found = []
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    try:
+        while True:
+            try:
+                record = os.read(handle, 8192).decode(errors="replace")
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # the ring moved on under us
+                continue
+            match = _KILLED.search(record)
+            if match is None:
+                continue
+            age = now - _seconds(record)
+            if age <= _RECENT_SECONDS:
+                found.append(f"process {match[1]} ({match[2]}) {age:.0f} s ago")
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+    return tuple(found[-_MAX_KILLS:])
+
+
+def _seconds(record: str) -> float:
+    """Time since boot: the third field of ``6,339,5140900,-;text``, in microseconds."""
+    try:
+        return int(record.split(",", 3)[2]) / 1_000_000
+    except (IndexError, ValueError):
+        return 0.0

@@ -1,0 +1,68 @@
+"""Local variables worth keeping, by an allow-list: the only ones that ever leave the target.
+
+A stack says that a rank is in ``recv``; its local ``src`` says from whom. Values are kept as short text.
+Nothing else of a frame's variables is kept: they may hold secrets, and a snapshot must not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from hashlib import blake2b
+
+from breakranks.snapshot.code_owner import is_own
+
+_C10D = "torch/distributed/distributed_c10d.py"
+_ENDS = ("src", "dst", "group_src", "group_dst")
+# (function, part of the file's path) -> names. The path must match: these names mean this only there.
+_KEPT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("recv", _C10D, _ENDS),
+    ("send", _C10D, _ENDS),
+    ("recv_object_list", _C10D, _ENDS),
+    ("send_object_list", _C10D, _ENDS),
+    ("broadcast", _C10D, _ENDS),
+    ("reduce", _C10D, _ENDS),
+    ("gather", _C10D, _ENDS),
+    ("scatter", _C10D, _ENDS),
+    ("_store_based_barrier", _C10D, ("rank", "world_size", "group_name")),
+    ("init_process_group", _C10D, ("rank", "world_size")),
+    ("_jit_compile", "torch/utils/cpp_extension.py", ("build_directory",)),
+    ("_wrap", "torch/multiprocessing/spawn.py", ("i",)),
+    ("_worker_loop", "torch/utils/data/_utils/worker.py", ("worker_id",)),
+    ("", "/filelock/", ("lock_filename", "canonical")),
+    ("", "/portalocker/", ("filename",)),
+)
+# Loop counters of the user's own code: they tell which rank is behind. Numbers only.
+_COUNTERS = frozenset("step i it iter iteration epoch batch_idx batch_index global_step n_iter idx".split())
+_NUMBER = re.compile(r"-?\d{1,18}\Z")
+# A lock file of the user's own making: a path that is called so. It must look like a path: a text that merely
+# ends in "lock" may be anything, a password too.
+_LOCK_PATH = re.compile(r"""["'][^"'\n]{0,400}(?:/[^"'\n/]{0,100}lock|\.lock|\.lck|\.pid)["']\Z""", re.IGNORECASE)
+# A key that is made anew in every run and kept nowhere: without it a short secret could be guessed from its mark.
+_KEY = os.urandom(16)
+_FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?\Z")
+_MAX_VALUE_CHARACTERS = 512
+
+
+def progress(values: list[str]) -> str:
+    """A short mark of a frame's plain values: it changes when the frame's work goes on, and tells nothing else.
+
+    Only numbers, text and containers of them count; an object that is made anew each turn of a waiting loop
+    says nothing about progress.
+    """
+    plain = [text for text in values if text and " at 0x" not in text and not _FLOAT.match(text)]
+    return blake2b("\0".join(plain).encode(errors="replace"), key=_KEY, digest_size=4).hexdigest()
+
+
+def keep(function: str, file: str, name: str, text: str) -> str | None:
+    """The value to keep, or None. ``text`` is the representation that the inspector gives."""
+    for kept, path, names in _KEPT:
+        if name in names and kept in ("", function) and path in file:
+            return text.strip("\"'")[:_MAX_VALUE_CHARACTERS]
+    if not is_own(file):
+        return None
+    if name in _COUNTERS and _NUMBER.match(text):
+        return text
+    if _LOCK_PATH.match(text):
+        return text.strip("\"'")
+    return None

@@ -1,0 +1,59 @@
+"""Standard output while something of ours is evaluated."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from breakranks.rank import value_summary
+
+
+class CapturedOutput:
+    """Standard output of a command, up to a bound; what is beyond it is counted. Other threads' goes where it did."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self) -> None:
+        self._owner = 0  # the thread whose output it is
+        self._beside: Any = None
+        self._empty()
+
+    def _empty(self) -> None:
+        self._parts: list[str] = []
+        self._room = value_summary.MAX_TEXT_CHARACTERS
+        self._cut = 0
+
+    def own(self, beside: Any) -> None:
+        """What this thread writes is kept from now on; ``beside`` is where the others write."""
+        self._owner = threading.get_ident()
+        self._beside = beside
+
+    def write(self, text: str) -> Any:
+        if threading.get_ident() != self._owner and self._beside is not None:
+            return self._beside.write(text)
+        text = str(text)
+        kept = text[: self._room]
+        if kept:
+            self._parts.append(kept)
+            self._room -= len(kept)
+        self._cut += len(text) - len(kept)
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__.get("_beside"), name)  # for the other threads: its buffer, its number
+
+    def take(self) -> tuple[str, int]:
+        """What was written, and how much more there would have been."""
+        text, cut = "".join(self._parts), self._cut
+        self._empty()
+        return text, cut
+
+    def skip(self, count: int) -> None:
+        self._cut += count

@@ -1,0 +1,297 @@
+"""Runs in a rank: the variables that were asked for, frame by frame; and its flight recorder in the same visit.
+
+Whoever asks has read the sources, and knows which names matter at which line. Here they are only looked up, and nothing
+of the program is called: no property, no ``__getattr__``, no ``__eq__``, no ``__repr__``. Only plain values
+leave, short; of any other object what it is, and which one. Nothing is imported. The answer is a line of Python
+literals, then the bytes of the flight recorder.
+"""
+
+from __future__ import annotations
+
+import sys
+
+MYPY = False  # typing is not imported where the process has not
+if MYPY:  # what the process has not imported stays so
+    from collections.abc import Iterator
+    from types import FrameType
+    from typing import Any
+
+_MAX_FRAMES = 500  # of one thread
+_MAX_VALUES = 2000  # of one visit
+_MAX_VALUES_OF_FRAME = 500  # of these for one thread
+_MAX_SECONDS = 0.005  # seconds of a CPU: all that time no other thread of the process can run Python
+_MAX_SEARCHES = 16  # through the variables of a thread's frames; one through those of all threads counts for four
+_MAX_CHARACTERS = 400
+_MAX_ITEMS = 64
+_GONE = object()
+_MRO = type.__dict__["__mro__"].__get__
+_VARIABLES = type.__dict__["__dict__"].__get__
+_NAME = type.__dict__["__qualname__"].__get__
+_MODULE = type.__dict__["__module__"].__get__
+_MEMBER = type(type.__dict__["__dictoffset__"])  # what a slot is, and a field of a C struct
+_GETSET = type(type.__dict__["__dict__"])
+_LOCK = type(sys.modules["_thread"].allocate_lock())
+_RLOCK = sys.modules["_thread"].RLock
+_SCOPES = (dict, type((lambda: sys._getframe().f_locals)()))  # from 3.13 on a function's is a view
+
+
+def answer(arguments: dict[str, Any]) -> bytes:
+    flight, error = _flight(arguments.get("flight", ""))
+    try:
+        facts = _facts(arguments.get("asked", {}))
+    except Exception as problem:  # of a Python that is not known here
+        facts, error = {}, error or type(problem).__name__
+    return b"".join([ascii({**facts, "flight": len(flight), "error": error}).encode(), b"\n", flight])
+
+
+def _flight(source: str) -> tuple[bytes, str]:
+    if not source:
+        return b"", ""
+    scope: dict[str, Any] = {"__name__": "breakranks_payload", "__builtins__": __builtins__}
+    try:
+        exec(compile(source, "<breakranks>", "exec"), scope)
+        return scope["answer"]({}), ""
+    except Exception as error:
+        return b"", type(error).__name__
+    finally:
+        scope.clear()
+
+
+def _facts(asked: dict[str, dict[str, list[str]]]) -> dict[str, Any]:
+    """``asked``: a file's name, then ``function:line``, or ``function:*``, then what is wanted of such a frame."""
+    visit = _Visit()
+    threads = []
+    for ident in sorted(visit.tids, key=lambda one: visit.tids[one] != visit.pid):  # the main thread first
+        frames = visit.stacks[ident]
+        top = (frames[0].f_code.co_name, frames[0].f_code.co_filename, frames[0].f_lineno)
+        found = list(visit.frames(ident, asked))
+        threads.append((visit.tids[ident], ident, len(frames), top, found[::-1]))
+    return {"threads": threads}
+
+
+class _Visit:
+    """The threads of this process that Python has started, innermost frames first; and what may still be asked."""
+
+    def __init__(self) -> None:
+        self.pid = sys.modules["posix"].getpid()
+        self.active = dict(getattr(sys.modules.get("threading"), "_active", {}))
+        self.stacks = {ident: list(_chain(frame)) for ident, frame in sys._current_frames().items()}
+        known = {ident: _attribute(thread, "_native_id") for ident, thread in self.active.items()}
+        self.tids = {ident: tid for ident, tid in known.items() if type(tid) is int and ident in self.stacks}
+        others = [ident for ident in self.stacks if ident != sys.modules["_thread"].get_ident()]
+        if not self.active and len(others) == 1:
+            self.tids = {others[0]: self.pid}  # a program that has never heard of threads
+        self.left = _MAX_VALUES
+        self.searches = _MAX_SEARCHES
+        self.clock = sys.modules["time"].thread_time
+        self.end = self.clock() + _MAX_SECONDS
+
+    def frames(self, ident: int, asked: dict[str, dict[str, list[str]]]) -> Iterator[tuple[Any, ...]]:
+        frames = self.stacks[ident]
+        mine = min(self.left, _MAX_VALUES_OF_FRAME) if self.clock() < self.end else 0
+        for above, frame in enumerate(frames):
+            code = frame.f_code
+            wanted = asked.get(code.co_filename)
+            if wanted is None:
+                continue
+            names = wanted.get(f"{code.co_name}:{frame.f_lineno}") or wanted.get(f"{code.co_name}:*") or ()
+            if names and mine >= len(names):
+                mine -= len(names)
+                self.left -= len(names)
+                values = {name: self.asked(name, frame, ident) for name in names}
+                yield len(frames) - 1 - above, code.co_filename, code.co_name, frame.f_lineno, values
+
+    def asked(self, name: str, frame: FrameType, ident: int) -> Any:
+        if name == "@loader":
+            return _loader(_variable(frame, "self"))
+        if not name.startswith("@"):
+            value = _look_up(frame, name)
+            return None if value is _GONE else _described(value)
+        self.searches -= 1 if name == "@ended" else 4
+        if self.searches < 0:
+            return None
+        if name == "@ended":
+            return _ended(self.stacks[ident], self.active)
+        value = _look_up(frame, name.removeprefix("@refers "))
+        others = {one: frames for one, frames in self.stacks.items() if one != ident and one in self.tids}
+        return [self.tids[one] for one, frames in others.items() if any(kept is value for kept in _kept(frames))]
+
+
+def _chain(frame: FrameType | None) -> Iterator[FrameType]:
+    count = 0
+    while frame is not None and count < _MAX_FRAMES:
+        yield frame
+        frame = frame.f_back
+        count += 1
+
+
+def _look_up(frame: FrameType, path: str) -> Any:
+    """The object that ``self.pool.lock`` names in this frame."""
+    first, *rest = path.split(".")
+    value = _variable(frame, first)
+    for name in rest:
+        if value is _GONE:
+            break
+        value = _attribute(value, name)
+    return value
+
+
+def _variable(frame: FrameType, name: str) -> Any:
+    for scope in (frame.f_locals, frame.f_globals):
+        # A dictionary of somebody's making would run their code.
+        if _is(type(scope), *_SCOPES) and name in scope:
+            return scope[name]
+    return _GONE
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """An attribute that is simply there: in the object's own dictionary, in a slot, or a plain value of its class."""
+    kind = type(value)
+    is_class = any(one is type for one in _MRO(kind))
+    above = _first(_MRO(kind), name)
+    if type(above) is _MEMBER:
+        try:
+            return above.__get__(value)
+        except AttributeError:
+            return _GONE
+    if above is not _GONE and _has(above, "__set__"):
+        return _GONE  # a property: its code is not ours to run
+    if is_class:
+        own = _first(_MRO(value), name)
+        return _GONE if own is not _GONE and _has(own, "__get__") else own
+    mine = _dictionary(value)
+    if mine is not None and name in mine:
+        return mine[name]
+    return _GONE if above is not _GONE and _has(above, "__get__") else above
+
+
+def _is(kind: type, *kinds: type) -> bool:
+    """Whether it is one of these; not by ``in``, which would ask a class with an equality of its own."""
+    return any(kind is one for one in kinds)
+
+
+def _first(classes: tuple[type, ...], name: str) -> Any:
+    for one in classes:
+        variables = _VARIABLES(one)
+        if name in variables:
+            return variables[name]
+    return _GONE
+
+
+def _has(value: Any, name: str) -> bool:
+    return _first(_MRO(type(value)), name) is not _GONE
+
+
+def _dictionary(value: Any) -> dict[str, Any] | None:
+    way = _first(_MRO(type(value)), "__dict__")
+    if not _is(type(way), _GETSET, _MEMBER):
+        return None
+    try:
+        found = way.__get__(value)
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
+
+
+def _described(value: Any) -> dict[str, Any]:
+    kind = type(value)
+    if _is(kind, bool, int, float, str, bytes):
+        return _plain(value)
+    made: dict[str, Any] = {"id": id(value), "kinds": [_named(one) for one in _MRO(kind)[:8]]}
+    if kind is _LOCK:
+        made["locked"] = value.locked()
+    elif kind is _RLOCK:
+        made |= _recursive(repr(value))
+    elif made["kinds"][0] in ("threading._RLock", "threading._PyRLock"):
+        owner = _attribute(value, "_owner")
+        made |= {"locked": owner is not None, "owner": owner if type(owner) is int else 0}
+    elif _is(kind, list, tuple):
+        made["size"] = len(value)
+        some = value[:_MAX_ITEMS]
+        if all(type(one) is int and one.bit_length() < 64 for one in some):
+            made["numbers"] = list(some)
+    elif made["kinds"][0] in ("collections.deque", "builtins.dict", "builtins.set"):
+        made["size"] = len(value)
+    elif made["kinds"][0] in ("pathlib.PosixPath", "pathlib._local.PosixPath"):
+        made["plain"] = str(value)[:_MAX_CHARACTERS]
+    elif made["kinds"][0].startswith("_io."):
+        made["fd"] = _descriptor(value)
+    return made
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    if type(value) is int and value.bit_length() >= 64:
+        return {}
+    if type(value) is bytes:
+        value = value[:_MAX_CHARACTERS].decode("utf-8", "surrogateescape")
+    return {"plain": value[:_MAX_CHARACTERS] if type(value) is str else value}
+
+
+def _named(one: type) -> str:
+    module = _MODULE(one)
+    return f"{module[:80] if type(module) is str else '?'}.{_NAME(one)[:80]}"
+
+
+def _recursive(text: str) -> dict[str, Any]:
+    """From ``<locked _thread.RLock object owner=140 count=1 at 0x7f>``."""
+    owner = text.partition("owner=")[2].partition(" ")[0]
+    return {"locked": text.startswith("<locked"), "owner": int(owner) if owner.isdigit() else 0}
+
+
+def _descriptor(file: Any) -> int:
+    for _ in range(3):
+        name = _named(type(file))
+        if name == "_io.FileIO":
+            return -1 if file.closed else int(file.fileno())
+        if name not in ("_io.TextIOWrapper", "_io.BufferedReader", "_io.BufferedWriter", "_io.BufferedRandom"):
+            break
+        # Fields of C's structs: what they wrap is looked at again.
+        file = file.buffer if name == "_io.TextIOWrapper" else file.raw
+    return -1
+
+
+def _is_thread(value: Any) -> bool:
+    kind = getattr(sys.modules.get("threading"), "Thread", None)
+    return any(one is kind for one in _MRO(type(value)))
+
+
+def _kept(frames: list[FrameType]) -> Iterator[Any]:
+    """What the variables of these frames hold, and the attributes of the objects whose methods they are."""
+    for frame in frames:
+        scope = frame.f_locals
+        if not _is(type(scope), *_SCOPES):
+            continue
+        for name, value in list(scope.items()):
+            yield value
+            if _is(type(value), list, tuple):
+                yield from value[:_MAX_ITEMS]
+            if name == "self":
+                for inner in list((_dictionary(value) or {}).values()):
+                    yield inner
+                    if _is(type(inner), list, tuple):
+                        yield from inner[:_MAX_ITEMS]
+
+
+def _ended(frames: list[FrameType], active: dict[int, Any]) -> list[str]:
+    """Names of threads that these frames know, that were started and have ended."""
+    found: dict[str, None] = {}
+    for value in _kept(frames):
+        if _is_thread(value):
+            ident, name = _attribute(value, "_ident"), _attribute(value, "_name")
+            if type(ident) is int and active.get(ident) is not value and type(name) is str:
+                found[name[:80]] = None
+    return list(found)[:8]
+
+
+def _loader(one: Any) -> dict[str, Any]:
+    """Which worker of torch's DataLoader owes the batch that is next."""
+    batch = _attribute(one, "_rcvd_idx")
+    tasks, workers = _attribute(one, "_task_info"), _attribute(one, "_workers")
+    if type(batch) is not int or type(tasks) is not dict or type(workers) is not list:
+        return {}
+    task = tasks.get(batch)
+    worker = task[0] if type(task) is tuple and len(task) == 1 else -1
+    if type(worker) is not int or not 0 <= worker < len(workers):
+        return {"batch": batch}
+    pid = _attribute(_attribute(workers[worker], "_popen"), "pid")
+    return {"batch": batch, "worker": worker, "pid": pid if type(pid) is int else 0}

@@ -1,0 +1,278 @@
+"""Who stands where in each group: what ``breakranks collectives`` shows, before it is text or JSON."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from breakranks.explain.collectives.progress import CallMismatch, CollectiveProgress
+from breakranks.explain.collectives.root_causes import RootCause
+from breakranks.rankset import RankSet
+from breakranks.snapshot.model import Snapshot
+from breakranks.snapshot.recorder_tables import NOT_RECORDED, STARTED, Entry, Recorder, Track
+
+WAITING, UNDER_WAY, DONE = "waiting", "started", "completed"
+# Seconds. A dump that says to be this much newer than its newest call was copied, and has lost its own time.
+_COPIED_SECONDS = 6 * 3600.0
+
+
+class ProgressRow(NamedTuple):
+    """Members that are equally far. ``number`` is their newest call, ``waits_in`` the oldest that has not completed
+    (0: none), ``awaited`` the next call that others wait in and that these have not entered (0: none). ``stale``: they
+    were looked at before the others, and have most likely gone on since."""
+
+    ranks: RankSet
+    number: int
+    completed: int
+    operations: tuple[int, ...]  # of ``number``; several where they may differ
+    state: str
+    awaited: int = 0
+    waits_in: int = 0
+    waits_operations: tuple[int, ...] = ()
+    seconds: float | None = None  # since the newest call was made; the longest of these ranks
+    waits_seconds: float | None = None
+    stale: bool = False
+
+
+class GroupProgress(NamedTuple):
+    """One group. ``nothing``: members whose recorder has no call of it; ``unseen``: members without a recorder.
+    ``waiting`` wait for ``awaited``, of whom ``behind`` have entered the call too, but after another that is pending.
+    ``order`` is lower the more troubled it is."""
+
+    group: int
+    members: RankSet
+    rows: tuple[ProgressRow, ...]  # the front line first
+    nothing: RankSet
+    unseen: RankSet
+    waiting: RankSet
+    awaited: RankSet
+    behind: RankSet
+    mismatch: CallMismatch | None
+    order: tuple[bool, int, int, int, int]
+
+    @property
+    def not_entered(self) -> RankSet:
+        """Who has not entered a call that others wait in."""
+        found = self.nothing
+        for row in self.rows:
+            if row.awaited:
+                found |= row.ranks
+        return found
+
+    @property
+    def well(self) -> bool:
+        """Everyone is at the same call, and nobody waits for somebody who has not come."""
+        numbers = {row.number for row in self.rows if not row.stale}
+        return not (self.waiting or self.mismatch or self.nothing) and len(numbers) < 2
+
+
+class Moment(NamedTuple):
+    """One number of a group: who called what, who has not come to it, whose ring no longer has it."""
+
+    number: int
+    calls: tuple[tuple[RankSet, int], ...]
+    not_entered: RankSet
+    forgotten: RankSet
+    differs: bool
+
+
+class PendingTransfers(NamedTuple):
+    """Pending sends or recvs of the same kind. ``answered``: the other end's has been called too; None: not known."""
+
+    ranks: RankSet
+    sends: bool
+    peer: int
+    group: int
+    calls: int
+    answered: bool | None
+    seconds: float | None
+
+
+def standings(ledger: CollectiveProgress, causes: Iterable[RootCause] = ()) -> list[GroupProgress]:
+    """Every group in which a collective was recorded, the most troubled first."""
+    places: dict[int, int] = {}
+    for place, group in enumerate(_nearest_first(causes)):
+        places.setdefault(group, place)
+    mismatches = {one.group: one for one in ledger.mismatches}
+    found = [
+        _standing(ledger, group, mismatches.get(group), places.get(group, 1 << 30))
+        for group, tracks in enumerate(ledger.tracks)
+        if tracks
+    ]
+    return sorted(found, key=lambda one: one.order)
+
+
+def _nearest_first(causes: Iterable[RootCause]) -> Iterator[int]:
+    """The groups of each cause: that in which it is, those that wait for the culprits, those that wait for these."""
+    for cause in causes:
+        if cause.mismatch is not None:
+            yield cause.mismatch.group
+        waits = [*([cause.wait] if cause.wait is not None else []), *(wait for _, wait in cause.ring)]
+        for step in sorted(cause.steps, key=lambda step: step.depth):
+            waits += step.waits
+        yield from (wait.group for wait in waits if not wait.is_transfer)
+
+
+def _standing(ledger: CollectiveProgress, group: int, mismatch: CallMismatch | None, place: int) -> GroupProgress:
+    tracks = ledger.tracks[group]
+    members = ledger.members[group] | RankSet(tracks)
+    nothing = (members & ledger.known) - RankSet(tracks) - ledger.stale
+    waiting, awaited, behind = [], RankSet(), RankSet()
+    for rank in tracks:
+        for wait in ledger.waits.get(rank, ()):
+            if wait.group == group and not wait.is_transfer and wait.others:
+                waiting.append(rank)
+                awaited |= wait.others
+                behind |= wait.elsewhere if wait.is_order else RankSet()
+    rows = _rows(ledger, tracks)
+    numbers = {row.number for row in rows if not row.stale}
+    trouble = 0 if mismatch else 1 if waiting else 2 if nothing or len(numbers) > 1 else 3
+    order = (trouble > 1, place, trouble, -len(waiting), group)
+    unseen = members - ledger.known
+    return GroupProgress(
+        group=group,
+        members=members,
+        rows=rows,
+        nothing=nothing,
+        unseen=unseen,
+        waiting=RankSet(waiting),
+        awaited=awaited,
+        behind=behind,
+        mismatch=mismatch,
+        order=order,
+    )
+
+
+def _rows(ledger: CollectiveProgress, tracks: dict[int, Track]) -> tuple[ProgressRow, ...]:
+    stale = ledger.stale
+    waited = sorted({track.pending[0].number for rank, track in tracks.items() if track.pending and rank not in stale})
+    found: dict[object, list[int]] = {}
+    for rank, track in tracks.items():
+        head = track.pending[0] if track.pending else None
+        shown = head.number if head is not None else track.reached
+        what = ledger.what_counts(track.row(shown))
+        key = (
+            track.reached,
+            track.completed,
+            what,
+            head.number if head else 0,
+            head.state if head else "",
+            rank in stale,
+        )
+        found.setdefault(key, []).append(rank)
+    rows = []
+    for ranks in found.values():
+        mine = [tracks[rank] for rank in ranks]
+        number, pending, old = mine[0].reached, mine[0].pending, ranks[0] in stale
+        after = bisect_right(waited, number)
+        heads = [(rank, track.pending[0]) for rank, track in zip(ranks, mine, strict=True) if track.pending]
+        newest = [(rank, track.last) for rank, track in zip(ranks, mine, strict=True) if track.last is not None]
+        rows.append(
+            ProgressRow(
+                ranks=RankSet(ranks),
+                number=number,
+                completed=mine[0].completed,
+                operations=_distinct(track.row(number) for track in mine),
+                state=DONE if not pending else UNDER_WAY if pending[0].state == STARTED else WAITING,
+                awaited=waited[after] if after < len(waited) and not old else 0,
+                waits_in=pending[0].number if pending else 0,
+                waits_operations=_distinct(track.row(pending[0].number) for track in mine) if pending else (),
+                seconds=_longest(ledger, newest),
+                waits_seconds=_longest(ledger, heads),
+                stale=old,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.number, -row.completed, row.ranks.first)))
+
+
+def _distinct(rows: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(rows))
+
+
+def _longest(ledger: CollectiveProgress, calls: list[tuple[int, Entry]]) -> float | None:
+    ages = [seconds_since(ledger, rank, entry) for rank, entry in calls]
+    return max((age for age in ages if age is not None), default=None)
+
+
+def seconds_since(ledger: CollectiveProgress, rank: int, entry: Entry) -> float | None:
+    """How old a call was when it was looked at. Of a dump that does not tell when it was written: how much older
+    than the newest call of all."""
+    if not entry.created:
+        return None
+    return max(0.0, _looked_at(ledger.snapshot, ledger.recorders[rank]) - entry.created)
+
+
+def _looked_at(snapshot: Snapshot, recorder: Recorder) -> float:
+    live = bool(snapshot.ranks) and snapshot.ranks[0].process.pid > 0
+    believable = live or 0 <= recorder.time - recorder.newest < _COPIED_SECONDS
+    return recorder.time if recorder.time and believable else snapshot.time
+
+
+def moments(ledger: CollectiveProgress, one: GroupProgress, count: int) -> list[Moment]:
+    """The last numbers of a group, newest last, and the one at which its members differ wherever that is."""
+    tracks = ledger.tracks[one.group]
+    newest = max(track.reached for track in tracks.values())
+    oldest = max(newest - count + 1, min(track.first for track in tracks.values()))
+    numbers = list(range(oldest, newest + 1))
+    if one.mismatch is not None and one.mismatch.number < oldest:
+        numbers.insert(0, one.mismatch.number)
+    return [_moment(ledger, tracks, one.members, number) for number in numbers]
+
+
+def _moment(ledger: CollectiveProgress, tracks: dict[int, Track], members: RankSet, number: int) -> Moment:
+    calls: dict[int, list[int]] = {}
+    forgotten = []
+    behind = []
+    for rank, track in tracks.items():
+        row = track.row(number)
+        if track.reached < number:
+            behind.append(rank)
+        elif row == NOT_RECORDED:
+            forgotten.append(rank)
+        else:
+            calls.setdefault(row, []).append(rank)
+    not_entered = RankSet(behind) | ((members & ledger.known) - RankSet(tracks))
+    ordered = sorted(((RankSet(ranks), row) for row, ranks in calls.items()), key=lambda call: call[0].first)
+    differs = len({ledger.what_counts(row) for row in calls}) > 1
+    return Moment(
+        number=number, calls=tuple(ordered), not_entered=not_entered, forgotten=RankSet(forgotten), differs=differs
+    )
+
+
+def transfers(ledger: CollectiveProgress, ranks: RankSet | None = None) -> list[PendingTransfers]:
+    """Sends and recvs that have not completed, those without an answer first."""
+    unanswered = {
+        (rank, wait.group, wait.peer, wait.sends): bool(wait.absent)
+        for rank, waits in ledger.waits.items()
+        for wait in waits
+        if wait.is_transfer and (wait.absent or wait.unknown)
+    }
+    found: dict[tuple[bool, int, int, bool | None], list[tuple[int, Entry]]] = {}
+    for rank, recorder in ledger.recorders.items():
+        for one in recorder.transfers:
+            if ranks is not None and rank not in ranks and one.peer not in ranks:
+                continue
+            lacks = unanswered.get((rank, one.group, one.peer, one.sends))
+            unknown = one.peer < 0 or lacks is False or one.peer in ledger.stale or rank in ledger.stale
+            answered = None if unknown else lacks is None
+            found.setdefault((one.sends, one.peer, one.group, answered), []).append((rank, one.entry))
+    made = [
+        PendingTransfers(
+            ranks=RankSet(rank for rank, _ in calls),
+            sends=sends,
+            peer=peer,
+            group=group,
+            calls=len(calls),
+            answered=answered,
+            seconds=_longest(ledger, calls),
+        )
+        for (sends, peer, group, answered), calls in found.items()
+    ]
+    return sorted(made, key=lambda one: (one.answered is True, one.answered is None, one.ranks.first, one.peer))
+
+
+def oldest_wait(ledger: CollectiveProgress) -> float | None:
+    """How long the longest wait for somebody has lasted."""
+    heads = [(rank, wait.entry) for rank, waits in ledger.waits.items() for wait in waits if wait.others]
+    return _longest(ledger, heads)

@@ -1,0 +1,62 @@
+"""How far hosts go: what ``breakranks hosts`` prints. Hosts that stop at the same step for one reason are one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from breakranks.show.terminal_text import Line, Piece, TerminalStyle
+from breakranks.snapshot.host_names import fold
+
+Step = tuple[str, bool, str, str]  # its name, whether the host takes it, what was seen, what to do
+Climbed = tuple[str, tuple[Step, ...]]
+
+
+def ladder_lines(climbed: Sequence[Climbed], look: TerminalStyle) -> Iterator[Line]:
+    groups = [[host] for host, _ in climbed] if look.full else _grouped(climbed)
+    steps = dict(climbed)
+    for names in groups:
+        taken = steps[names[0]]
+        failed = next((step for step in taken if not step[1]), None)
+        pieces: list[Piece] = [(fold(names), "rank"), (f" ({len(names)})" if len(names) > 1 else "", "dim"), "  "]
+        for name, fine, _, _ in taken:
+            pieces += [(name, "" if fine else "bad"), " · "]
+        pieces.append(("all seen", "good") if failed is None else ("stops here", "bad"))
+        yield tuple(pieces)
+        for name, fine, what, remedy in taken:
+            if what and (look.full or not fine):
+                yield (
+                    f"    {name}: ",
+                    (what.replace(names[0], fold(names)), "warn" * (not fine)),
+                )
+            if not fine:
+                yield from (("      ", line) for line in remedy.splitlines())
+    stopped = sum(any(not step[1] for step in taken) for _, taken in climbed)
+    yield ()
+    yield (f"{len(climbed) - stopped} of {len(climbed)} hosts can be looked at",)
+
+
+def _grouped(climbed: Sequence[Climbed]) -> list[list[str]]:
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for host, steps in climbed:
+        failed = next((step for step in steps if not step[1]), None)
+        why = None if failed is None else (failed[2].replace(host, "{host}"), failed[3].replace(host, "{host}"))
+        groups.setdefault((tuple(step[0] for step in steps), why), []).append(host)
+    return list(groups.values())
+
+
+def host_check_json(target: str, climbed: Sequence[Climbed]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "target": target,
+        "hosts": [
+            {
+                "host": host,
+                "stops_at": next((name for name, fine, _, _ in steps if not fine), None),
+                "steps": [
+                    {"step": name, "fine": fine, "what": what, "remedy": remedy} for name, fine, what, remedy in steps
+                ],
+            }
+            for host, steps in climbed
+        ],
+    }

@@ -1,0 +1,243 @@
+"""The answers as JSON: schema 1 of the design, kept compatible. Fields are added, never renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass, Where
+from breakranks.explain.introspected import note, spoken
+from breakranks.rankset import RankSet
+from breakranks.show.lost_hosts import lost_hosts
+from breakranks.show.stack_tree import of_dumps
+from breakranks.snapshot.host_names import fold
+from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread, family
+from breakranks.snapshot.own_threads import is_agent_thread
+from breakranks.snapshot.prefix_tree import classes, frames_of
+
+SCHEMA = 1
+Object = dict[str, object]
+
+
+def why_json(snapshot: Snapshot, diagnosis: Diagnosis) -> Object:
+    """What ``why --json`` prints: the contract of the design, section 4."""
+    findings = list(diagnosis.findings)
+    if diagnosis.verdict is not None:
+        findings = [diagnosis.verdict, *(one for one in findings if one != diagnosis.verdict)]
+    return {
+        "schema": SCHEMA,
+        "job": job_json(snapshot),
+        "verdict": None if diagnosis.verdict is None else finding_json(diagnosis.verdict),
+        "findings": [finding_json(one) for one in findings],
+        "classes": [class_json(one) for one in diagnosis.classes],
+        "settled": diagnosis.settled,
+        "why_not_settled": diagnosis.why_not_settled,
+        "problems": _problems(snapshot),
+        "time": snapshot.time,
+    }
+
+
+def job_json(snapshot: Snapshot) -> Object:
+    """Which job; ``unseen`` are the ranks that should exist and were not seen."""
+    unseen = RankSet()
+    for missing in snapshot.missing:
+        unseen |= RankSet.parse(missing.ranks)
+    job = snapshot.job
+    hosts = [host.name for host in snapshot.hosts if host.state in ("seen", "lost")]
+    hosts = hosts or [rank.host for rank in snapshot.ranks if rank.host]
+    return {
+        "launcher": job.launcher,
+        "world_size": job.world_size,
+        "hosts": fold_hosts(hosts),
+        "ranks": str(RankSet(rank.rank for rank in snapshot.ranks)),
+        "unseen": str(unseen),
+        "key": job.key,
+        # The oldest call that a dump still has is not when the job began.
+        "started": 0.0 if of_dumps(snapshot) else job.started,
+        "command": list(job.command),
+        "missing": [{"ranks": m.ranks, "reason": m.reason, "detail": m.detail} for m in snapshot.missing],
+        "lost_hosts": [
+            {"hosts": fold_hosts(names), "state": state, "reason": reason, "remedy": remedy}
+            for (state, reason, remedy), names in lost_hosts(snapshot.hosts).items()
+        ],
+        "clocks": {host.name: host.clock for host in snapshot.hosts if host.clock},
+    }
+
+
+def finding_json(finding: Finding) -> Object:
+    return {
+        "kind": finding.kind,
+        "culprits": finding.culprits,
+        "victims": finding.victims,
+        "confidence": finding.confidence,
+        "summary": finding.summary,
+        "where": where_json(finding.where),
+        "evidence": list(finding.evidence),
+        "next": list(finding.next),
+        "because": finding.because,
+    }
+
+
+def where_json(where: Where | None) -> Object | None:
+    if where is None:
+        return None
+    return {"function": where.function, "file": where.file, "line": where.line}
+
+
+def class_json(one: RankClass) -> Object:
+    return {
+        "ranks": one.ranks,
+        "activity": one.activity,
+        "frames": [frame_json(frame) for frame in one.frames],
+        "label": one.label,
+        "state": one.state,
+        "moving": one.moving,
+        "idle": one.idle,
+        "where": where_json(one.where),
+        "note": one.note,
+    }
+
+
+def frame_json(frame: Frame) -> Object:
+    made: Object = {"function": frame.function, "file": frame.file, "line": frame.line}
+    if frame.native:
+        made["native"] = True
+    return made
+
+
+def stacks_json(
+    snapshot: Snapshot,
+    *,
+    ranks: RankSet | None = None,
+    threads: bool = False,
+    native: bool = False,
+    full: bool = False,
+) -> Object:
+    """What ``stacks --json`` prints: the classes with their frames, outermost first; ``threads`` adds
+    every thread of every rank."""
+    spoke = spoken(snapshot)
+    made: Object = {
+        "schema": SCHEMA,
+        "job": job_json(snapshot),
+        "classes": [
+            {
+                "ranks": str(found),
+                "frames": [frame_json(f) for f in frames_of(snapshot, row, full=full)],
+                "note": note(spoke, found),
+            }
+            for row, found in classes(snapshot, ranks=ranks, native=native)
+        ],
+        "problems": _problems(snapshot),
+        "time": snapshot.time,
+    }
+    if threads:
+        made["threads"] = [
+            {
+                **thread_json(snapshot, rank.rank, thread, native=native, full=full),
+                **inside_json(rank.process, thread),
+            }
+            for rank in snapshot.ranks
+            if (ranks is None or rank.rank in ranks) and rank.process.samples
+            for index, thread in enumerate(rank.process.samples[-1].threads)
+            if (thread.python or native) and (full or not index or not is_agent_thread(snapshot, thread))
+        ]
+    return made
+
+
+def thread_json(snapshot: Snapshot, rank: int, thread: Thread, *, native: bool, full: bool) -> Object:
+    row = (thread.native or thread.stack) if native else thread.stack
+    return {
+        "rank": rank,
+        "tid": thread.tid,
+        "name": thread.name,
+        "state": thread.state,
+        "gil": thread.gil,
+        "idle": thread.idle,
+        "frames": [frame_json(frame) for frame in frames_of(snapshot, row, full=full)],
+    }
+
+
+def inside_json(process: Process, thread: Thread) -> Object:
+    """What a process said of one of its threads: what it waits for, and the numbers of its loops."""
+    inside = process.inside
+    if inside is None:
+        return {}
+    names = {one.tid: one.name for one in process.samples[-1].threads}
+    wait = inside.wait_of(thread.tid)
+    made: Object = {
+        "loops": [
+            {"function": loop.function, "file": loop.file, "values": dict(zip(loop.names, loop.values, strict=True))}
+            for loop in inside.loops
+            if loop.tid == thread.tid
+        ]
+    }
+    if wait is not None:
+        owner = {"tid": wait.owner, "name": names.get(wait.owner, ""), "known_by": wait.proof} if wait.owner else None
+        made["waits_for"] = {"kind": wait.kind, "name": wait.name, "state": wait.state, "owner": owner}
+    return made
+
+
+def ps_json(snapshots: Sequence[Snapshot], ranks: RankSet | None = None, problems: Sequence[Problem] = ()) -> Object:
+    """What ``ps --json`` prints: every job with its ranks' processes."""
+    return {
+        "schema": SCHEMA,
+        "jobs": [
+            {
+                **job_json(snapshot),
+                "processes": [
+                    {"rank": rank.rank, "host": rank.host, **process_json(rank.process)}
+                    for rank in snapshot.ranks
+                    if ranks is None or rank.rank in ranks
+                ],
+                "problems": _problems(snapshot),
+            }
+            for snapshot in snapshots
+        ],
+        "problems": [_problem(problem) for problem in problems],
+    }
+
+
+def process_json(process: Process) -> Object:
+    return {
+        "pid": process.pid,
+        "state": process.state,
+        "cpu_percent": round(process.cpu_percent, 1),
+        "rss": process.rss,
+        "started": process.started,
+        "user": process.user,
+        "command": list(process.command),
+        "helpers": [
+            {"pid": one.pid, "name": one.name, "state": one.state, "command": list(one.command)}
+            for one in family(process)
+            if one is not process
+        ],
+        "problems": [_problem(problem) for problem in process.problems],
+    }
+
+
+def fold_hosts(names: list[str]) -> str:
+    """Host names folded: ``n[1-3,7]``, and ``a,b`` for names that have no number."""
+    return fold(names)
+
+
+def _problems(snapshot: Snapshot) -> list[Object]:
+    found: dict[Problem, None] = dict.fromkeys(snapshot.problems)
+    for rank in snapshot.ranks:
+        found.update(dict.fromkeys(rank.process.problems))
+    return [_problem(problem) for problem in found]
+
+
+def _problem(problem: Problem) -> Object:
+    return {"what": problem.what, "remedy": problem.remedy}
+
+
+def to_text(value: Object) -> str:
+    """JSON with an indent, and a newline at its end. Undecodable names are shown with ``?``."""
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        from breakranks.snapshot.snapshot_file import printable
+
+        data = msgspec.json.encode(printable(value))
+    return msgspec.json.format(data, indent=2).decode() + "\n"
