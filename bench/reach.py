@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tests.cluster.nodes import Nodes, Odd  # noqa: E402
 
@@ -177,19 +177,25 @@ def measure_bytes() -> dict[str, dict[str, int]]:
 
 def received(command: str, rigged: Rig) -> int:
     """The bytes that came from the one host for a command, which is run here, in this process."""
-    from breakranks.cli import main, stacks, why
+    from breakranks.cli.main import main
+    from breakranks.hosts.hosts_backend import HostsBackend
 
-    module: Any = {"stacks": stacks, "why": why}[command]
-    args = main.parser_of(command, module).parse_args([rigged.target, "--ssh-config", rigged.config])
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        try:
-            status = module.run(args)
-        finally:
-            if args.hosts_target is not None:
-                args.hosts_target.close()
+    seen: list[Any] = []
+    close = HostsBackend.close
+
+    def noted(backend: HostsBackend) -> None:
+        seen.extend(backend.controller.host_states.values())
+        close(backend)
+
+    HostsBackend.close = noted  # type: ignore[method-assign]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            status = main([command, rigged.target, "--ssh-config", rigged.config])
+    finally:
+        HostsBackend.close = close  # type: ignore[method-assign]
     if status not in (0, 1):
         sys.exit(f"{command} ended with {status}:\n{said.getvalue()[-2000:]}")
-    (host,) = args.hosts_target.controller.host_states.values()
+    (host,) = seen
     return int(host.running.received)
 
 

@@ -46,11 +46,12 @@ from breakranks.hosts import hosts_sampler
 from breakranks.hosts.controller import HostController
 from breakranks.hosts.framing import MSGPACK, FrameWriter
 from breakranks.hosts.host_messages import PROTOCOL, Hello, JobsFound, Report, SampleTaken
+from breakranks.hosts.hosts_backend import HostsBackend
 from breakranks.hosts.transports import HostPlan, Transport
 from breakranks.hosts.transports.transport import SHORT_PIECE_BYTES
 from breakranks.jobs.found_jobs import LocalJobs
 from breakranks.jobs.merge_jobs import ClusterJob
-from breakranks.jobs.targets import select_of
+from breakranks.jobs.targets import parse_target, select_of
 from breakranks.show.stack_tree import stacks_lines
 from breakranks.show.terminal_text import TerminalStyle, render
 from breakranks.show.verdict_lines import why_lines
@@ -126,19 +127,19 @@ def live(hosts: int, agents: str | None) -> Result:
     args = parser_of("stacks", stacks).parse_args([target, f"--deadline={DEADLINE:g}"])
     step = Timer()
     with step("start"):
-        hosts_target = job_selection.reach(args)
-        assert hosts_target is not None
-        controller = hosts_target.controller
+        backend = job_selection.backend_of(parse_target(target), args)
+        assert isinstance(backend, HostsBackend)
+        controller = backend.controller
         controller.wait(lambda: not controller.waiting, DEADLINE)
     try:
         with step("find"):
-            hosts_target.meet(patient=True)
+            backend.agents  # noqa: B018  # waits for all hosts, and asks them which jobs they have
         with step("join"):
-            job = hosts_target.job(None)
-        return _look(step, controller, job)
+            job = backend.job(None)
+        return _look(step, controller, job.found)
     finally:
         with step("leave"):
-            hosts_target.close()
+            backend.close()
 
 
 def _look(step: Timer, controller: HostController, job: ClusterJob) -> Result:

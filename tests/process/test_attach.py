@@ -388,7 +388,7 @@ def test_bad_words(place: Place) -> None:
     for options, said in (
         (["--ranks", "7"], "rank 7 is not in this job"),
         (["--ranks", "x"], "not a rank set"),
-        (["--timeout", "-1"], "no time to wait"),
+        (["--timeout", "-1"], "--timeout must be a positive number"),
         (["-c", "w", "--batch", "x"], "together"),
     ):
         assert said in refused(place, target, options=options)

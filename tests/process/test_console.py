@@ -360,7 +360,7 @@ def test_why_and_stacks_from_inside(place: Place) -> None:
     stacks = console.ask("stacks 1")
     assert f"{PROGRAM}:{line_of('stop')}" in stacks and "[1]" in stacks and "[0-1]" not in stacks
     why = console.ask("why")
-    assert re.search(r"rank 0 (\(pid \d+\) )?waits for a person at .*prompt, in step, console_program.py:", why)
+    assert re.search(r"rank 0 (\(pid \d+\) )?waits at a prompt of breakranks, in step, console_program.py:", why)
     console.keys("c\r")
     assert console.ends() == 0
     job.ends()
@@ -703,7 +703,7 @@ def test_a_stop_that_nobody_comes_to_goes_on_by_itself(place: Place) -> None:
     wait_for("both to go on", lambda: all((place.folder / f"spinning.{rank}").exists() for rank in range(2)))
     wait_for("all to be told so", lambda: not job.stops())
     console = place.terminal([BREAKRANKS, "console"])
-    console.expect("nobody has stopped yet; waiting (Ctrl-C leaves)\n")
+    console.expect("no rank has stopped yet; waiting (Ctrl-C leaves)\n")
     (place.folder / "end").touch()
     console.prompt()
     wait_for("both ranks", lambda: console.ask("p RANK * 0") == "[0-1] 0")
@@ -767,7 +767,7 @@ def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
         (["--batch", str(binary)], f"cannot read {binary}", "a command a line"),
         (["--batch", str(place.folder)], f"cannot read {place.folder}", "a command a line"),
         (["--batch", "x", "-c", "w"], "-c and --batch together", "Put the commands into the file"),
-        (["--timeout", "-1", "-c", "w"], "--timeout -1.0 is no time to wait", "Give seconds"),
+        (["--timeout", "-1", "-c", "w"], "--timeout must be a positive number", "--timeout 60"),
         (["--wait", "0", "-c", "w"], "no rank here has come to a breakpoint", "Put breakranks.breakpoint() where"),
         (["--wait", "0", "--job", "x", "-c", "w"], "no rank of job 'x' has come to", "Put breakranks.breakpoint()"),
         (["--wait", "0", f"pid:{os.getpid()}", "-c", "w"], "no rank here has come to a", "Put breakranks.breakpoint()"),

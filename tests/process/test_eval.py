@@ -202,7 +202,7 @@ def test_bad_input(place: Place) -> None:
     assert "there is no expression" in refused(place, target, "")
     assert "there is no expression" in refused(place, target, "# nothing")
     assert "outside of its function" in refused(place, target, "(yield 1)")
-    assert "no time to wait" in refused(place, target, "--timeout", "0", "1")
+    assert "--timeout must be a positive number" in refused(place, target, "--timeout", "0", "1")
     assert "rank 7 is not in this job" in refused(place, target, "--ranks", "7", "1")
     assert refused(place, "pid:4194300", "1")
     assert refused(place, "nowhere.json", "1")

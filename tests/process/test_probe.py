@@ -136,7 +136,7 @@ def test_a_probe_with_a_condition_as_json(job: Job) -> None:
 def test_a_probe_that_nobody_meets(job: Job) -> None:
     done = job.breakranks("probe", f"loop.py:{RETURN}", "--when", "i < 0", "--for", "0.5")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"breakranks: nobody came by loop.py:{RETURN} with that\n"
+    assert done.stderr == f"breakranks: no rank reached loop.py:{RETURN} with the condition true\n"
     probing = job.starts("probe", f"loop.py:{RETURN}", "--when", "nosuch", "--for", "600")
     assert probing.stderr is not None
     said = [probing.stderr.readline() for _ in range(2)]

@@ -436,11 +436,14 @@ class _Peers:
 
 
 def _read_agent(data: bytes) -> None:
+    from breakranks.backend.local_backend import LocalBackend
     from breakranks.console.commands import Console
     from breakranks.console.debug_session import DebugSession
 
     peers = _Peers(data)
-    session = DebugSession("x", place=peers)
+    backend = LocalBackend()
+    backend.agents = peers  # type: ignore[assignment]
+    session = DebugSession("x", backend=backend)
     try:
         session.scan()
         console = Console(session, interactive=False, patience=0.0)

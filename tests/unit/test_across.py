@@ -152,7 +152,7 @@ def test_a_launcher_that_waits_belongs_to_the_job_of_the_same_command() -> None:
         ids={},
         key="torchrun-33",
         command=("torchrun", "--nnodes=2", "--node-rank=1", "train.py"),
-        missing=(Missing("0-3", "absent", "its launcher has started no rank yet"),),
+        missing=(Missing("0-3", "absent", "its launcher has started no rank yet", not_started=True),),
     )
     (one,) = join({"n1": part([0, 1], command=("torchrun", "--nnodes=2", "--node-rank=0", "train.py")), "n2": waits})
     assert list(one.parts) == ["n1", "n2"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from breakranks.explain.introspected import note
 from breakranks.explain.verdict import explain
+from breakranks.explain.wait_chains import said_together
 from breakranks.rankset import RankSet
 from breakranks.show.json_output import stacks_json
+from breakranks.show.wording.said_wording import said_text
 from breakranks.snapshot.introspection import Introspection, Loop
 from breakranks.snapshot.model import Call, Frame
 from breakranks.snapshot.own_threads import before_agent, cut_agent, is_agent_stack, without_agents
@@ -118,10 +119,10 @@ def test_a_counter_is_said_once() -> None:
     )
     world.add(world.thread(own("step"), tid=100), inside=Introspection(time=1.0, waits=(), loops=loops))
     process = world.ranks[0].process
-    assert note({0: process}, RankSet([0])) == "i 3, k 5"
+    assert said_text(said_together({0: process}, RankSet([0]))) == "i 3, k 5"
     other = (loops[0], Loop(tid=100, function="step", file=OWN, names=("i", "k"), values=(4, 5)))
     process = msgspec.structs.replace(process, inside=Introspection(time=1.0, waits=(), loops=other))
-    assert note({0: process}, RankSet([0])) == "i 3 in main, i 4 in step, k 5"
+    assert said_text(said_together({0: process}, RankSet([0]))) == "i 3 in main, i 4 in step, k 5"
 
 
 def test_a_file_of_the_job_may_be_called_as_the_debugger_s() -> None:

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breakranks.backend.local_backend import LocalBackend
 from breakranks.cli import collectives as command
-from breakranks.cli import job_selection, main
+from breakranks.cli import main
 from breakranks.errors import UsageError
 from breakranks.explain.collectives.progress import CollectiveProgress
 from breakranks.explain.collectives.root_causes import causes
 from breakranks.explain.verdict import explain
+from breakranks.jobs.found_jobs import FoundJob, LocalJobs
 from breakranks.rankset import RankSet
 from breakranks.show.call_names import strided
 from breakranks.show.collective_lines import collectives_lines
@@ -474,11 +476,8 @@ def test_without_recorders_it_could_not_look(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_from_outside_nothing_is_known_of_a_live_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    from breakranks.jobs.found_jobs import FoundJob
-
-    monkeypatch.setattr(
-        job_selection, "resolve", lambda args: FoundJob(Job(key="k", launcher="torchrun", world_size=1), ())
-    )
+    found = LocalJobs((FoundJob(Job(key="k", launcher="torchrun", world_size=1), ()),))
+    monkeypatch.setattr(LocalBackend, "find", lambda backend: found)
     args = main.parser_of("collectives", command).parse_args(["--no-inject"])
     with pytest.raises(UsageError, match="from outside") as caught:
         command.run(args)

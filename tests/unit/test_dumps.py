@@ -22,6 +22,7 @@ from breakranks.observe.recorder.dump_folder import rank_of
 from breakranks.observe.recorder.dump_parse import read
 from breakranks.observe.recorder.safe_unpickle import DumpError, decode
 from breakranks.rankset import RankSet
+from breakranks.show.wording.finding_wording import summary
 from breakranks.snapshot.recorder_tables import Track
 from breakranks.snapshot.snapshot_file import pack, unpack
 
@@ -238,7 +239,7 @@ def test_dumps_of_real_jobs(name: str, tmp_path: Path) -> None:
         assert RankSet.parse(found.culprits) == RankSet.parse(truth["culprits"])
         assert RankSet.parse(found.victims) == RankSet.parse(truth["victims"])
         if truth["kind"] == "missing-from-collective":
-            assert f"{truth['op']} #{truth['seq']}" in found.summary
+            assert f"{truth['op']} #{truth['seq']}" in summary(found)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 
 from breakranks.errors import UsageError
 from breakranks.explain.diagnosis import Diagnosis
-from breakranks.explain.frame_table import FrameTable, from_toml
+from breakranks.explain.frame_meanings import FrameTable, from_toml
 from breakranks.explain.verdict import explain
+from breakranks.show.wording.finding_wording import evidence_lines, next_lines, summary
 from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Rank, Socket, Thread
 from breakranks.snapshot.recorder_tables import Recorder
 
@@ -90,7 +91,7 @@ def test_different_collectives_name_both_sides() -> None:
     assert verdict_of(world) == ("collective-mismatch", "0", "1-3")
     verdict = explain(world.snapshot()).verdict
     assert verdict is not None
-    assert "barrier" in verdict.summary and "all_reduce" in verdict.summary
+    assert "barrier" in summary(verdict) and "all_reduce" in summary(verdict)
 
 
 def test_two_against_two_blames_no_side() -> None:
@@ -209,7 +210,7 @@ def test_a_lock_file_without_holder_is_stale_and_named() -> None:
     diagnosis = explain(world.snapshot())
     assert verdict_of(world) == ("stale-lock-file", "0-1", "2")
     assert diagnosis.verdict is not None
-    assert "rm /tmp/ext/lock" in diagnosis.verdict.next
+    assert "rm /tmp/ext/lock" in next_lines(diagnosis.verdict)
     assert any(finding.kind == "missing-from-collective" for finding in diagnosis.findings)
 
 
@@ -269,7 +270,7 @@ def test_a_lock_held_by_an_outsider_names_it() -> None:
     world.add(world.in_barrier())
     diagnosis = explain(world.snapshot())
     assert verdict_of(world) == ("lock-held", "0", "1")
-    assert diagnosis.verdict is not None and "4242 (backup --all)" in diagnosis.verdict.summary
+    assert diagnosis.verdict is not None and "4242 (backup --all)" in summary(diagnosis.verdict)
 
 
 def loading(world: World, *helpers: object, **more: object) -> World:
@@ -295,7 +296,7 @@ def test_a_stopped_loader_worker_is_said() -> None:
     worker = world.process(900, (world.thread(lib("_worker_loop", WORKER), own("read"), call=None),), state="T")
     diagnosis = explain(loading(world, worker).snapshot())
     assert diagnosis.verdict is not None
-    assert "stopped" in diagnosis.verdict.summary and "kill -CONT 900" in diagnosis.verdict.next
+    assert "stopped" in summary(diagnosis.verdict) and "kill -CONT 900" in next_lines(diagnosis.verdict)
 
 
 def test_a_dead_loader_worker_is_said() -> None:
@@ -339,7 +340,7 @@ def test_two_threads_at_locks_are_a_deadlock() -> None:
     diagnosis = explain(world.snapshot())
     assert verdict_of(world)[:2] == ("thread-deadlock", "0")
     assert diagnosis.verdict is not None
-    assert any("writer" in line for line in diagnosis.verdict.evidence)
+    assert any("writer" in line for line in evidence_lines(diagnosis.verdict))
 
 
 def test_a_thread_in_a_collective_counts_for_a_main_thread_that_joins_it() -> None:
@@ -357,7 +358,7 @@ def test_a_subprocess_is_named_by_its_command() -> None:
     world.add(world.in_barrier())
     diagnosis = explain(world.snapshot())
     assert verdict_of(world)[0] == "subprocess-wait"
-    assert diagnosis.verdict is not None and "rsync -a /ckpt backup:/" in diagnosis.verdict.summary
+    assert diagnosis.verdict is not None and "rsync -a /ckpt backup:/" in summary(diagnosis.verdict)
 
 
 def test_a_socket_is_named_by_its_peer() -> None:
@@ -369,7 +370,7 @@ def test_a_socket_is_named_by_its_peer() -> None:
     world.add(world.in_barrier())
     diagnosis = explain(world.snapshot())
     assert verdict_of(world)[0] == "socket-wait"
-    assert diagnosis.verdict is not None and "10.0.0.2:80" in diagnosis.verdict.summary
+    assert diagnosis.verdict is not None and "10.0.0.2:80" in summary(diagnosis.verdict)
 
 
 def test_a_server_that_waits_for_clients_is_not_stuck() -> None:
@@ -391,7 +392,7 @@ def test_a_file_in_state_d_is_named() -> None:
     world.add(world.in_all_reduce())
     diagnosis = explain(world.snapshot())
     assert verdict_of(world)[:2] == ("blocked-io", "0")
-    assert diagnosis.verdict is not None and "/mnt/nfs/shard-7" in diagnosis.verdict.summary
+    assert diagnosis.verdict is not None and "/mnt/nfs/shard-7" in summary(diagnosis.verdict)
 
 
 def busy(world: World, functions: list[str], seconds: float) -> Diagnosis:
@@ -445,7 +446,7 @@ def test_all_in_one_place_and_one_a_step_behind() -> None:
     verdict = explain(world.snapshot()).verdict
     assert verdict is not None
     assert (verdict.kind, verdict.culprits) == ("collective-mismatch", "1")
-    assert "4 on rank 1" in verdict.summary
+    assert "4 on rank 1" in summary(verdict)
 
 
 def test_a_meaning_of_the_users_own() -> None:

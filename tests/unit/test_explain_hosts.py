@@ -11,6 +11,7 @@ from breakranks.show import json_output as show_json
 from breakranks.show.stack_tree import stacks_lines
 from breakranks.show.terminal_text import TerminalStyle, render
 from breakranks.show.verdict_lines import why_lines
+from breakranks.show.wording.finding_wording import evidence_lines, next_lines, summary
 from breakranks.snapshot.model import Call, FileLock, Host, Missing, OpenFile, Process, Snapshot, Socket
 
 from .jobs import BATON, LONG_SLEEP, World, lib, own
@@ -58,8 +59,8 @@ def kinds(diagnosis: Diagnosis) -> list[str]:
 def test_everyone_waits_for_the_ranks_of_a_host_that_does_not_answer() -> None:
     found = verdict(lacking())
     assert (found.kind, found.culprits, found.victims, found.confidence) == ("unreachable", "4-5", "0-3", "likely")
-    assert "ranks 4-5 could not be looked at: n3, no answer in 10 s; ranks 0-3 wait for them" in found.summary
-    assert found.evidence[0] == "n3: no answer in 10 s" and found.next == ("ping n3",)
+    assert "ranks 4-5 could not be looked at: n3, no answer in 10 s; ranks 0-3 wait for them" in summary(found)
+    assert evidence_lines(found)[0] == "n3: no answer in 10 s" and next_lines(found) == ["ping n3"]
 
 
 def test_a_host_that_answers_and_has_no_python_may_be_well() -> None:
@@ -98,8 +99,8 @@ def test_a_stopped_rank_is_the_verdict_and_the_host_is_told_too() -> None:
     snapshot = replace(snapshot, hosts=(*snapshot.hosts, DOWN), missing=(Missing("4", "unreachable", "x"),))
     found = explain(snapshot)
     assert found.verdict is not None and found.verdict.kind == "rank-stopped"
-    assert found.verdict.summary.startswith("rank 3 (n2, pid 103) is stopped")
-    assert found.verdict.next == ("ssh n2 kill -CONT 103",)
+    assert summary(found.verdict).startswith("rank 3 (n2, pid 103) is stopped")
+    assert next_lines(found.verdict) == ["ssh n2 kill -CONT 103"]
     assert "unreachable" in kinds(found)
 
 
@@ -120,7 +121,7 @@ def test_a_host_that_was_lost_in_the_middle() -> None:
     lost = replace(snapshot.hosts[1], state="lost", reason="its ssh ended (255)")
     found = verdict(replace(snapshot, hosts=(snapshot.hosts[0], lost)))
     assert (found.kind, found.culprits, found.victims) == ("unreachable", "2-3", "0-1")
-    assert "n2 was lost while it was looked at (its ssh ended (255)), and with it ranks 2-3" in found.summary
+    assert "n2 was lost while it was looked at (its ssh ended (255)), and with it ranks 2-3" in summary(found)
 
 
 def test_two_lost_hosts_are_not_each_others_victims() -> None:
@@ -158,15 +159,15 @@ def blocked(paths: list[str]) -> Snapshot:
 def test_all_ranks_of_a_host_read_the_same_file() -> None:
     found = verdict(blocked(["/nfs/data/a.bin"] * 2))
     assert (found.kind, found.culprits, found.victims) == ("blocked-io", "2-3", "0-1")
-    assert found.summary.startswith("all ranks of n2 (2-3) are reading /nfs/data/a.bin")
-    assert found.next[0].startswith("ssh n2 'ls -l /nfs/data/a.bin; findmnt")
+    assert summary(found).startswith("all ranks of n2 (2-3) are reading /nfs/data/a.bin")
+    assert next_lines(found)[0].startswith("ssh n2 'ls -l /nfs/data/a.bin; findmnt")
 
 
 def test_all_ranks_of_a_host_read_a_file_each() -> None:
     found = verdict(blocked(["/nfs/data/2.bin", "/nfs/data/3.bin"]))
     assert (found.kind, found.culprits) == ("blocked-io", "2-3")
-    assert found.summary.startswith("all ranks of n2 (2-3) are blocked on files below /nfs/data (uninterruptible")
-    assert "rank 2 is reading /nfs/data/2.bin" in found.evidence[0]
+    assert summary(found).startswith("all ranks of n2 (2-3) are blocked on files below /nfs/data (uninterruptible")
+    assert "rank 2 is reading /nfs/data/2.bin" in evidence_lines(found)[0]
 
 
 def test_files_on_different_disks_are_different_causes() -> None:
@@ -181,13 +182,13 @@ def test_stopped_ranks_of_several_hosts_are_let_go_a_line_a_host() -> None:
     found = verdict(on_hosts(world.snapshot(), 2))
     assert found.kind == "rank-stopped"
     both = explain(on_hosts(world.snapshot(), 1))
-    assert both.verdict is not None and both.verdict.next == ("ssh n2 kill -CONT 101", "ssh n3 kill -CONT 102")
+    assert both.verdict is not None and next_lines(both.verdict) == ["ssh n2 kill -CONT 101", "ssh n3 kill -CONT 102"]
     world = all_reduce(2)
     for line in (20, 21):
         world.add(world.in_all_reduce(line=line), state="T")
     whole = verdict(on_hosts(world.snapshot(), 2))
-    assert whole.summary.startswith("all ranks of n2 (2-3) are stopped by a signal")
-    assert whole.next == ("ssh n2 kill -CONT 102 103",)
+    assert summary(whole).startswith("all ranks of n2 (2-3) are stopped by a signal")
+    assert next_lines(whole) == ["ssh n2 kill -CONT 102 103"]
 
 
 # --- pids are per host -------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ def test_a_lock_is_held_by_a_process_of_the_same_host() -> None:
     # n1 has ranks 0 and 1, n2 has 2 and 3, and both number them 50 and 51: the holder is rank 2, not rank 0.
     snapshot = same_pids(on_hosts(world.snapshot(), 2), 50)
     held = [one for one in explain(snapshot).findings if one.kind == "lock-held"]
-    assert [(one.culprits, "rank 2 (n2, pid 50) holds" in one.summary) for one in held] == [("2", True)]
+    assert [(one.culprits, "rank 2 (n2, pid 50) holds" in summary(one)) for one in held] == [("2", True)]
 
 
 def baton(rank: int, opens: str = "") -> Snapshot:
@@ -232,10 +233,12 @@ def baton(rank: int, opens: str = "") -> Snapshot:
 def test_a_lock_file_on_a_shared_disk_may_be_another_hosts() -> None:
     stale = verdict(baton(1))
     assert (stale.kind, stale.confidence) == ("stale-lock-file", "likely")
-    assert any("no process on n2 has it open or locked, and no rank on another" in line for line in stale.evidence)
+    assert any(
+        "no process on n2 has it open or locked, and no rank on another" in line for line in evidence_lines(stale)
+    )
     held = verdict(baton(1, "/home/me/.cache/torch_extensions/lock"))
     assert (held.kind, held.culprits, held.victims) == ("lock-held", "1", "2-3")
-    assert held.summary.startswith("rank 1 (n1, pid 101) holds the lock")
+    assert summary(held).startswith("rank 1 (n1, pid 101) holds the lock")
 
 
 def test_what_the_kernel_killed_is_looked_up_on_the_right_host() -> None:
@@ -246,8 +249,8 @@ def test_what_the_kernel_killed_is_looked_up_on_the_right_host() -> None:
     first, second = snapshot.hosts
     wrong = replace(snapshot, hosts=(replace(first, oom_kills=kill), second))
     right = replace(snapshot, hosts=(first, replace(second, oom_kills=kill)))
-    assert not any("want of memory" in line for line in verdict(wrong).evidence)
-    assert any("want of memory" in line for line in verdict(right).evidence)
+    assert not any("out of memory" in line for line in evidence_lines(verdict(wrong)))
+    assert any("out of memory" in line for line in evidence_lines(verdict(right)))
 
 
 def test_commands_say_the_host() -> None:
@@ -256,17 +259,17 @@ def test_commands_say_the_host() -> None:
     waits = world.thread(own("prepare", 5), lib("wait", "/usr/lib/python3.11/subprocess.py"), call=Call("wait4"))
     world.add(waits, children=(child,))
     found = verdict(on_hosts(world.snapshot(), 2))
-    assert found.kind == "subprocess-wait" and found.next[0].startswith("ssh n2 kill 900")
+    assert found.kind == "subprocess-wait" and next_lines(found)[0].startswith("ssh n2 kill 900")
 
 
 def test_our_own_commands_say_how_to_get_there() -> None:
     world = all_reduce(3)
     world.add(world.thread(own("load", 5), call=LONG_SLEEP))
     snapshot = replace(on_hosts(world.snapshot(), 2), target="'ssh:n[1-2]'")
-    assert verdict(snapshot).next == (
+    assert next_lines(verdict(snapshot)) == [
         "breakranks stacks 'ssh:n[1-2]' --rank 3 --threads --native",
-        "breakranks attach 'ssh:n[1-2]' --ranks 3",
-    )
+        "breakranks attach 'ssh:n[1-2]' --rank 3",
+    ]
     assert explain(snapshot).verdict == explain(snapshot).findings[0]
 
 
@@ -282,9 +285,9 @@ def skewed(*clocks: float, error: float = 0.02) -> Diagnosis:
 def test_clocks_that_differ() -> None:
     note = skewed(0.1, 12.0, 0.0).findings[-1]
     assert note.kind == "clock-skew" and note.informational
-    assert note.summary == "the clocks of the hosts differ: n2 is 12 s ahead"
-    assert note.next == ("ssh n2 chronyc tracking",)
-    assert skewed(0.0, -40.0).findings[-1].summary == "the clock of n1 is 40 s ahead of n2's"
+    assert summary(note) == "the clocks of the hosts differ: n2 is 12 s ahead"
+    assert next_lines(note) == ["ssh n2 chronyc tracking"]
+    assert summary(skewed(0.0, -40.0).findings[-1]) == "the clock of n1 is 40 s ahead of n2's"
 
 
 @pytest.mark.parametrize("clocks", [(0.1, 0.4, 0.0), (60.0, 60.1, 60.0)])
@@ -336,34 +339,34 @@ FINE = tcp(f"{A}:5001", f"{B}:6001")
 def test_a_cut_link_is_seen_at_both_ends() -> None:
     found = verdict(linked({0: (FINE,), 1: (STUCK,), 2: (OTHER_END,)}))
     assert (found.kind, found.culprits, found.victims, found.confidence) == ("link-cut", "1-2", "0", "certain")
-    assert found.summary.startswith(
+    assert summary(found).startswith(
         "the network between n2 and n3 carries no data: what rank 1 (n2, pid 101) sends to rank 2 (n3, pid 102) is not "
         "acknowledged, and was sent again 7 times; rank 0 waits in all_reduce"
     )
-    assert found.evidence[0] == (
+    assert evidence_lines(found)[0] == (
         f"n2 {B}:5000 to n3 {C}:6000: 1,440 bytes unacknowledged, sent again 7 times; the other end has 0 bytes "
         "unread, 0 unacknowledged"
     )
-    assert found.next[0] == f"ssh n2 ping -c 3 {C}"
+    assert next_lines(found)[0] == f"ssh n2 ping -c 3 {C}"
 
 
 def test_both_directions_are_one_pair() -> None:
     back = tcp(f"{C}:6000", f"{B}:5000", sent=800, retries=6)
     found = verdict(linked({1: (STUCK,), 2: (back,)}))
     assert (found.kind, found.confidence) == ("link-cut", "certain")
-    assert found.summary.startswith("the network between n2 and n3 carries no data")
+    assert summary(found).startswith("the network between n2 and n3 carries no data")
 
 
 def test_a_host_that_is_cut_off_from_several() -> None:
     also = tcp(f"{A}:5000", f"{C}:6002", sent=10, retries=4)
     ends = (OTHER_END, tcp(f"{C}:6002", f"{A}:5000"))
-    assert verdict(linked({0: (also,), 1: (STUCK,), 2: ends})).summary.startswith("n3 is cut off from n[1-2]: ")
+    assert summary(verdict(linked({0: (also,), 1: (STUCK,), 2: ends}))).startswith("n3 is cut off from n[1-2]: ")
 
 
 def test_one_end_alone_is_likely() -> None:
     found = verdict(linked({1: (STUCK,)}))
     assert (found.kind, found.confidence) == ("link-cut", "likely")
-    assert "no rank of n3 has the other end" in found.evidence[0]
+    assert "no rank of n3 has the other end" in evidence_lines(found)[0]
 
 
 def test_addresses_are_known_from_the_ranks_own_sockets() -> None:
@@ -377,7 +380,7 @@ def test_one_packet_sent_again_is_not_certain() -> None:
 
 def test_a_connection_that_is_never_answered() -> None:
     found = verdict(linked({1: (tcp(f"{B}:5000", f"{C}:29500", sent=1, retries=4, status="connecting"),)}))
-    assert found.kind == "link-cut" and f"tries to connect to {C}:29500 (n3)" in found.summary
+    assert found.kind == "link-cut" and f"tries to connect to {C}:29500 (n3)" in summary(found)
 
 
 @pytest.mark.parametrize(
@@ -416,8 +419,8 @@ def test_data_for_a_host_that_does_not_answer_is_told_with_it() -> None:
     )
     found = verdict(snapshot)
     assert found.kind == "unreachable"
-    assert found.evidence[1] == (
-        f"rank 1 (n2) has 1,440 bytes for {C}:6000 that nobody acknowledges, sent again 7 times"
+    assert evidence_lines(found)[1] == (
+        f"rank 1 (n2) has 1,440 bytes for {C}:6000 that are not acknowledged, sent again 7 times"
     )
 
 

@@ -6,14 +6,16 @@ import msgspec
 import pytest
 
 from breakranks.explain.diagnosis import Finding
-from breakranks.explain.introspected import note, spoken
 from breakranks.explain.verdict import explain
+from breakranks.explain.wait_chains import said_together, spoken
 from breakranks.observe.evidence import as_own, still_so, with_paths
 from breakranks.observe.pyspy_parse import PythonStacks, PythonThread
 from breakranks.rankset import RankSet
 from breakranks.show import json_output as show_json
 from breakranks.show.stack_tree import stacks_lines
 from breakranks.show.terminal_text import TerminalStyle
+from breakranks.show.wording.finding_wording import evidence_lines, next_lines, summary
+from breakranks.show.wording.said_wording import said_text
 from breakranks.snapshot.introspection import (
     BY_ACQUIRE,
     BY_LOCK,
@@ -75,10 +77,10 @@ def test_locks_in_a_ring_are_a_certain_deadlock() -> None:
     world = with_waits(held(100, 7, "self.b"), held(7, 100, "self.a"))
     found = verdict(world)
     assert (found.kind, found.culprits, found.victims, found.confidence) == ("thread-deadlock", "0", "1", "certain")
-    assert "MainThread waits for self.b (Lock) in lookup" in found.summary
-    assert "held by thread loader, which waits for self.a (Lock), held by MainThread" in found.summary
-    assert "loader took it in fill, train.py:7" in found.evidence[0]
-    assert "breakranks attach --ranks 0" in found.next
+    assert "MainThread waits for self.b (Lock) in lookup" in summary(found)
+    assert "held by thread loader, which waits for self.a (Lock), held by MainThread" in summary(found)
+    assert "loader took it in fill, train.py:7" in evidence_lines(found)[0]
+    assert "breakranks attach --rank 0" in next_lines(found)
 
 
 def test_who_only_called_acquire_makes_it_likely() -> None:
@@ -89,13 +91,13 @@ def test_who_only_called_acquire_makes_it_likely() -> None:
 def test_a_lock_taken_twice_by_one_thread() -> None:
     found = verdict(with_waits(held(100, 100)))
     assert (found.kind, found.confidence) == ("thread-deadlock", "certain")
-    assert "waits for self.lock (Lock) in lookup, train.py:10, which it holds itself, taken in fill" in found.summary
+    assert "waits for self.lock (Lock) in lookup, train.py:10, which it holds itself, taken in fill" in summary(found)
 
 
 def test_an_owner_that_is_elsewhere_holds_the_lock() -> None:
     found = verdict(with_waits(held(100, 7), other="socket"))
     assert (found.kind, found.culprits, found.confidence) == ("lock-held", "0", "certain")
-    assert "held by thread loader, which is waiting for a socket" in found.summary
+    assert "held by thread loader, which is waiting for a socket" in summary(found)
     assert found.where is not None and found.where.function == "lookup"
 
 
@@ -121,8 +123,8 @@ def test_without_what_the_inside_said_the_owner_is_not_known() -> None:
     world = with_waits(other="lock")
     found = verdict(world)
     assert (found.kind, found.confidence) == ("thread-deadlock", "likely")
-    assert "self.lock" not in found.summary
-    assert "which lock it is cannot be seen from outside" in found.evidence
+    assert "self.lock" not in summary(found)
+    assert "which lock it is cannot be seen from outside" in evidence_lines(found)
 
 
 def test_a_queue_whose_producer_has_ended() -> None:
@@ -133,9 +135,9 @@ def test_a_queue_whose_producer_has_ended() -> None:
     world.add(world.in_all_reduce())
     found = verdict(world)
     assert (found.kind, found.culprits) == ("thread-deadlock", "0")
-    assert "waits for self.items (Queue), which is empty, in next_batch" in found.summary
-    assert "thread reader, which it has started, has ended" in found.summary
-    assert "no other thread of the process has self.items in its variables" in found.evidence
+    assert "waits for self.items (Queue), which is empty, in next_batch" in summary(found)
+    assert "thread reader, which it has started, has ended" in summary(found)
+    assert "no other thread of the process has self.items in its variables" in evidence_lines(found)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_other_waits_whose_end_nobody_knows(wait: ThreadWait, words: str) -> Non
     world = World(span=6.0)
     world.add(world.thread(own("next_batch"), lib("wait", THREADING), tid=100), inside=said(wait))
     world.add(world.in_all_reduce())
-    assert words in verdict(world).summary
+    assert words in summary(verdict(world))
 
 
 def loader_world(*, awaited: int, item: Item | None) -> World:
@@ -176,15 +178,15 @@ def loader_world(*, awaited: int, item: Item | None) -> World:
 def test_the_worker_that_owes_the_batch_and_its_sample() -> None:
     found = verdict(loader_world(awaited=900, item=Item(1, 3, (12, 13, 14, 15), 13)))
     assert (found.kind, found.culprits) == ("data-loading", "0")
-    assert "helper process 900 (worker 1), which is sleeping in decode, train.py:40, at sample 13" in found.summary
-    assert "batch 3 is due from worker 1, process 900" in found.evidence
-    assert "it reads sample 13, of batch 3: 12, 13, 14, 15" in found.evidence
+    assert "helper process 900 (worker 1), which is sleeping in decode, train.py:40, at sample 13" in summary(found)
+    assert "batch 3 is due from worker 1, process 900" in evidence_lines(found)
+    assert "it reads sample 13, of batch 3: 12, 13, 14, 15" in evidence_lines(found)
 
 
 def test_a_worker_that_is_gone() -> None:
     found = verdict(loader_world(awaited=77, item=None))
     assert (found.kind, found.confidence) == ("helper-dead", "certain")
-    assert "worker 1 (process 77), which is gone" in found.summary
+    assert "worker 1 (process 77), which is gone" in summary(found)
 
 
 def loops(pid: int, epoch: int, step: int, name: str = "step") -> Introspection:
@@ -196,7 +198,7 @@ def test_how_far_each_has_come_is_evidence() -> None:
     for rank in range(3):
         thread = world.in_all_reduce() if rank else world.thread(own("publish"), call=LONG_SLEEP)
         world.add(thread, inside=loops(100 + rank, 1, 18 if rank else 17))
-    assert "rank 0 is at step=17, the others at step=18" in verdict(world).evidence
+    assert "rank 0 is at step=17, the others at step=18" in evidence_lines(verdict(world))
 
 
 def test_all_at_the_same_step_and_ranks_that_said_nothing() -> None:
@@ -204,11 +206,11 @@ def test_all_at_the_same_step_and_ranks_that_said_nothing() -> None:
     for rank in range(3):
         thread = world.in_all_reduce() if rank else world.thread(own("publish"), call=LONG_SLEEP)
         world.add(thread, inside=loops(100 + rank, 1, 18))
-    assert "all are at epoch=1, step=18" in verdict(world).evidence
+    assert "all are at epoch=1, step=18" in evidence_lines(verdict(world))
     world.ranks[1] = msgspec.structs.replace(
         world.ranks[1], process=msgspec.structs.replace(world.ranks[1].process, inside=None)
     )
-    assert "rank 0 is at epoch=1, step=18" in verdict(world).evidence
+    assert "rank 0 is at epoch=1, step=18" in evidence_lines(verdict(world))
 
 
 def test_where_all_are_to_blame_their_steps_are_told_apart() -> None:
@@ -218,7 +220,7 @@ def test_where_all_are_to_blame_their_steps_are_told_apart() -> None:
         world.add(thread, inside=loops(100 + rank, 1, 4 if rank else 3))
     found = verdict(world)
     assert (found.kind, found.culprits) == ("p2p-deadlock", "0-2")
-    assert "step is 3 on rank 0 and 4 on ranks 1-2" in found.evidence
+    assert "step is 3 on rank 0 and 4 on ranks 1-2" in evidence_lines(found)
 
 
 def test_a_join_through_a_thread_that_waits_for_work() -> None:
@@ -246,8 +248,8 @@ def test_the_least_progressed_where_all_stand_at_one_line() -> None:
         world.add(thread, inside=loops(100 + rank, 1 if behind else 2, 90 if behind else 5))
     found = verdict(world)
     assert (found.kind, found.culprits, found.victims) == ("collective-mismatch", "1", "0,2")
-    assert "epoch is 1 on rank 1 and 2 on ranks 0,2" in found.summary
-    assert "rank 1 is at epoch=1, the others at epoch=2" in found.evidence
+    assert "epoch is 1 on rank 1 and 2 on ranks 0,2" in summary(found)
+    assert "rank 1 is at epoch=1, the others at epoch=2" in evidence_lines(found)
 
 
 def stacks_of(snapshot: Snapshot, **more: bool) -> str:
@@ -260,8 +262,8 @@ def test_a_note_says_what_all_of_a_class_say() -> None:
     for rank in range(3):
         world.add(world.in_all_reduce(), inside=loops(100 + rank, 4, 117 + (rank > 1)))
     snapshot = world.snapshot()
-    assert note(spoken(snapshot), RankSet([0, 1])) == "epoch 4, step 117"
-    assert note(spoken(snapshot), RankSet([0, 1, 2])) == "epoch 4, step 117-118"
+    assert said_text(said_together(spoken(snapshot), RankSet([0, 1]))) == "epoch 4, step 117"
+    assert said_text(said_together(spoken(snapshot), RankSet([0, 1, 2]))) == "epoch 4, step 117-118"
     assert "[0-2] (3)  epoch 4, step 117-118" in stacks_of(snapshot)
     assert "[0-2] (3)  epoch 4, step 117-118" in stacks_of(snapshot, flat=True)
     made = show_json.stacks_json(snapshot, threads=True)

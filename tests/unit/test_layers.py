@@ -46,7 +46,7 @@ PROCESS_MODULES = {"asyncio", "ctypes", "fcntl", "multiprocessing", "pty", "sign
 PURE_ROOMS: dict[str, set[str]] = {
     "errors": PROCESS_MODULES | {"os"},
     "rankset": PROCESS_MODULES | {"os"},
-    "stall": PROCESS_MODULES | {"os"},
+    "own_suspension": PROCESS_MODULES | {"os"},
     "explain": PROCESS_MODULES | {"os"},
     "snapshot": PROCESS_MODULES,  # it writes its file, so it may know about files
 }

@@ -13,6 +13,7 @@ from breakranks.explain.collectives.root_causes import causes
 from breakranks.explain.diagnosis import Diagnosis
 from breakranks.explain.verdict import explain
 from breakranks.observe.dump_snapshot import load
+from breakranks.show.wording.finding_wording import evidence_lines, summary
 
 from .recordings import Call, pending, write
 
@@ -35,8 +36,8 @@ def test_one_rank_has_not_come(tmp_path: Path) -> None:
         "1",
         "0,2",
     )
-    assert "rank 1 has not entered all_reduce #4 of group 0 (0-2)" not in found.verdict.summary  # it has a description
-    assert "rank 1 has not entered all_reduce #4 of world" in found.verdict.summary
+    assert "rank 1 has not entered all_reduce #4 of group 0 (0-2)" not in summary(found.verdict)  # it has a description
+    assert "rank 1 has not entered all_reduce #4 of world" in summary(found.verdict)
     assert found.verdict.confidence == "certain"
 
 
@@ -45,8 +46,8 @@ def test_the_chain_goes_through_other_groups(tmp_path: Path) -> None:
     found = told(tmp_path, calls, MESH)
     assert found.verdict is not None
     assert (found.verdict.culprits, found.verdict.victims) == ("1", "0,2-3")
-    assert "2 of them through 2 other groups" in found.verdict.summary
-    assert any("rank 2 waits in all_reduce #1 of dp for rank 0" in line for line in found.verdict.evidence)
+    assert "2 of them through 2 other groups" in summary(found.verdict)
+    assert any("rank 2 waits in all_reduce #1 of dp for rank 0" in line for line in evidence_lines(found.verdict))
 
 
 def test_how_far_behind(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_how_far_behind(tmp_path: Path) -> None:
     found = told(tmp_path, calls, {"w": range(3)})
     assert found.verdict is not None
     assert found.verdict.culprits == "2"
-    assert "#2 of w" in found.verdict.summary  # the first that it has not come to, not the last that was called
+    assert "#2 of w" in summary(found.verdict)  # the first that it has not come to, not the last that was called
 
 
 @pytest.mark.parametrize(
@@ -70,8 +71,8 @@ def test_calls_that_differ(tmp_path: Path, odd: Call, words: tuple[str, ...]) ->
     found = told(tmp_path, {0: even, 1: even, 2: [Call("world"), odd], 3: even}, WORLD)
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.culprits) == ("collective-mismatch", "2")
-    assert all(word in found.verdict.summary for word in words)
-    assert "#2" in found.verdict.summary
+    assert all(word in summary(found.verdict) for word in words)
+    assert "#2" in summary(found.verdict)
 
 
 def test_of_two_sides_as_large_neither_is_blamed(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_difference_that_all_went_through_is_no_reason(tmp_path: Path) -> None
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.culprits) == ("collective-mismatch", "1") or (
         found.verdict.culprits == "3"
-    ), found.verdict.summary
+    ), summary(found.verdict)
 
 
 def test_sizes_of_all_to_all_may_differ_in_rows_but_not_in_width(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_two_groups_entered_in_opposite_order(tmp_path: Path) -> None:
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.culprits) == ("collective-order-deadlock", "0-1")
     assert found.verdict.confidence == "likely"  # one may also have left a call out
-    assert "#1 of a" in found.verdict.summary and "#1 of b" in found.verdict.summary
+    assert "#1 of a" in summary(found.verdict) and "#1 of b" in summary(found.verdict)
 
 
 def test_the_same_when_both_are_enqueued_is_only_likely(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_recv_that_nobody_sends_to(tmp_path: Path) -> None:
     found = told(tmp_path, {0: [pending("world", "recv 0<-2")], 1: [], 2: [], 3: []}, WORLD).verdict
     assert found is not None
     assert (found.kind, found.culprits, found.victims) == ("missing-from-collective", "2", "0")
-    assert "rank 2 has not sent what rank 0 waits for" in found.summary
+    assert "rank 2 has not sent what rank 0 waits for" in summary(found)
 
 
 def test_ranks_in_sends_are_those_of_the_group(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_ring_that_has_wrapped_loses_nothing_that_counts(tmp_path: Path) -> No
     calls = {0: [*done, pending("w")], 1: done, 2: [*done, pending("w")]}
     found = told(tmp_path, calls, {"w": range(3)}, forgotten={0: 7, 1: 2, 2: 5}).verdict
     assert found is not None
-    assert found.culprits == "1" and "#10" in found.summary
+    assert found.culprits == "1" and "#10" in summary(found)
 
 
 def test_a_dump_that_is_missing(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_dump_that_is_missing(tmp_path: Path) -> None:
     found = told(tmp_path, calls, WORLD).verdict
     assert found is not None
     assert (found.kind, found.culprits, found.confidence) == ("missing-from-collective", "2", "likely")
-    assert "no dump" in found.summary
+    assert "no dump" in summary(found)
 
 
 def test_dumps_of_a_job_that_runs_on_say_nothing(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_culprits_that_are_a_whole_group_are_named_so(tmp_path: Path) -> None:
     calls = {0: [pending("default_pg")], 1: [pending("default_pg")], 2: [Call("tq")], 3: [Call("tq")]}
     found = told(tmp_path, calls, MESH).verdict
     assert found is not None and found.culprits == "2-3"
-    assert "ranks 2-3 are the whole of tq" in found.evidence[0]
+    assert "ranks 2-3 are the whole of tq" in evidence_lines(found)[0]
 
 
 def test_holes_in_the_numbers_are_no_difference(tmp_path: Path) -> None:

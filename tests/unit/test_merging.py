@@ -16,14 +16,15 @@ from breakranks.errors import SnapshotError
 from breakranks.explain.verdict import explain
 from breakranks.observe.dump_snapshot import load
 from breakranks.rankset import RankSet
+from breakranks.show.wording.finding_wording import evidence_lines, summary
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.introspection import Introspection
 from breakranks.snapshot.merge_hosts import merge
 from breakranks.snapshot.merge_recorders import RecorderMerger
-from breakranks.snapshot.missing_ranks import missing_of
 from breakranks.snapshot.model import Host, Job, Missing, Problem, Process, Rank, Snapshot, StackTable
 from breakranks.snapshot.recorder_tables import Entry
 from breakranks.snapshot.snapshot_file import fault, pack, unpack
+from breakranks.snapshot.unseen_ranks import missing_of
 
 from .jobs import LONG_SLEEP, World, own
 from .recordings import Call, pending
@@ -172,7 +173,8 @@ def test_times_become_those_of_the_controller() -> None:
     for moved, rank in zip(one.ranks, whole.ranks, strict=True):
         assert _times(moved) == pytest.approx(_times(rank))
     found, expected = explain(replace(one, hosts=whole.hosts)).verdict, explain(whole).verdict
-    assert found == expected and found is not None
+    assert found is not None and expected is not None
+    assert (summary(found), evidence_lines(found)) == (summary(expected), evidence_lines(expected))
 
 
 def _times(rank: Rank) -> list[float]:
@@ -319,13 +321,14 @@ def test_ranks_that_no_host_of_the_target_has() -> None:
 
 def test_a_host_that_lost_some_it_cannot_name() -> None:
     # mpirun --map-by node: which rank was here nobody can tell, only how many.
-    gone = (Missing("1,3", "elsewhere", "1 of them ran on this host and exited"),)
+    gone = (Missing("1,3", "elsewhere", "1 of them ran on this host and exited", exited=1),)
     told = [("n1", gone), ("n2", (Missing("0,2", "elsewhere"),))]
     assert said(missing_of(told, RankSet([0, 2, 1]), 4, [])) == [("3", "exited", "it ran on n1")]
 
 
 def test_a_launcher_that_waits() -> None:
-    told = [("n1", ELSEWHERE), ("n2", (Missing("0-3", "absent", "its launcher has started no rank yet"),))]
+    waits = Missing("0-3", "absent", "its launcher has started no rank yet", not_started=True)
+    told = [("n1", ELSEWHERE), ("n2", (waits,))]
     assert said(missing_of(told, RankSet(range(2)), 4, [])) == [
         ("2-3", "absent", "its launcher has started no rank yet (on n2)")
     ]
@@ -400,4 +403,4 @@ def test_a_sleeping_rank_is_named_with_its_host() -> None:
     for rank in range(4):
         world.add(world.in_all_reduce() if rank != 2 else world.thread(own("load", 5), call=LONG_SLEEP))
     found = explain(merged(on_hosts(world.snapshot(), 2))).verdict
-    assert found is not None and found.summary.startswith("rank 2 (n2, pid 102) has not entered")
+    assert found is not None and summary(found).startswith("rank 2 (n2, pid 102) has not entered")

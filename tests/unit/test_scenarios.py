@@ -10,6 +10,7 @@ import pytest
 from breakranks.explain.verdict import explain
 from breakranks.observe.dump_snapshot import load
 from breakranks.rankset import RankSet
+from breakranks.show.wording.finding_wording import summary
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
@@ -41,11 +42,11 @@ def test_the_dumps_name_who_is_to_blame(tmp_path: Path, scenario: str, layout: s
         assert verdict is None, verdict
         return
     assert verdict is not None
-    assert verdict.kind in (truth.kind, *truth.kinds), verdict.summary
+    assert verdict.kind in (truth.kind, *truth.kinds), summary(verdict)
     culprits = set(RankSet.parse(verdict.culprits))
     if scenario == "two_roots":  # two causes are two findings
         culprits = {r for one in diagnosis.findings if not one.informational for r in RankSet.parse(one.culprits)}
-    assert truth.names(culprits), verdict.summary
+    assert truth.names(culprits), summary(verdict)
 
 
 @pytest.mark.parametrize("version", ["2.10", "2.7", "2.4", "2.2", "1.4"])

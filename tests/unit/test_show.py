@@ -23,18 +23,21 @@ from hypothesis import strategies as st
 
 from breakranks.cli import job_selection, main
 from breakranks.errors import UsageError
-from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass, Where
+from breakranks.explain.actions import RunBreakranks
+from breakranks.explain.causes.collective_causes import NotEntered, RankExited, RanksAt
+from breakranks.explain.causes.file_causes import BytesMoved
+from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass
+from breakranks.explain.values import CallName, Doing, HeldUp, Subject, Where
 from breakranks.rankset import RankSet
 from breakranks.show import json_output as show_json
 from breakranks.show.ps_lines import ps_lines
+from breakranks.show.quantities import amount, duration
 from breakranks.show.stack_tree import function_name, stacks_lines
 from breakranks.show.terminal_text import (
     TerminalStyle,
-    amount,
     clean,
     columns,
     command_text,
-    duration,
     render,
     short_path,
     text_of,
@@ -136,34 +139,42 @@ def job() -> Snapshot:
 
 
 def diagnosis() -> Diagnosis:
+    place = Where("load_batch", "/home/me/data.py", 88)
+    reading = Doing(word="io", op="read", about="/mnt/shard-7", verb="reading", where=place, stands=94.0)
     verdict = Finding(
         kind="missing-from-collective",
         culprits="2",
         victims="0-1,3",
         confidence="likely",
-        summary="rank 2 (n1, pid 102) has not entered all_reduce; 3 ranks wait for it.",
-        where=Where("load_batch", "/home/me/data.py", 88),
-        evidence=("rank 2 has stood in load_batch for 94 s", "no bytes were read"),
-        next=("breakranks stacks --rank 2 --native",),
-        because="the stacks agree in two samples",
+        cause=NotEntered(verb="entered", call=CallName(operation="all_reduce"), doing=reading),
+        subject=Subject(ranks="2", host="n1", pid=102),
+        held_up=HeldUp(ranks="0-1,3"),
+        where=place,
+        evidence=(RanksAt(ranks="2", doing=reading), BytesMoved(count=0, seconds=94.0)),
+        next=(RunBreakranks(command="stacks", args=("--rank", "2", "--native")),),
+        grounds=("stands",),
     )
-    also = Finding(kind="rank-exited", culprits="5", victims="", confidence="certain", summary="rank 5 has exited.")
+    also = Finding(
+        kind="rank-exited",
+        culprits="5",
+        victims="",
+        confidence="certain",
+        cause=RankExited(),
+        subject=Subject(ranks="5"),
+    )
     return Diagnosis(
         verdict=verdict,
         findings=(verdict, also),
         classes=(
             RankClass(
                 ranks="0-1,3",
-                activity="collective",
-                label="in all_reduce",
+                doing=Doing(word="collective", op="all_reduce"),
                 frames=REDUCE,
                 state="S",
                 moving=False,
                 idle=94.0,
             ),
-            RankClass(
-                ranks="2", activity="blocked-io", label="reading /mnt/shard-7", frames=LOAD, state="D", moving=True
-            ),
+            RankClass(ranks="2", doing=reading, frames=LOAD, state="D", moving=True),
         ),
     )
 
@@ -333,15 +344,15 @@ def test_why() -> None:
         == """\
 job torchrun-29500 · torchrun · 5 of 6 ranks · up 100 s
 
-rank 2 (n1, pid 102) has not entered all_reduce; 3 ranks wait for it.
-It is in load_batch, ~/data.py:88.
+rank 2 (n1, pid 102) has not entered all_reduce; ranks 0-1,3 wait for it.
+It is in load_batch, data.py:88, reading /mnt/shard-7 (for 94 s)
   victims  0-1,3   in all_reduce   train.py:12 in step
-  proof    rank 2 has stood in load_batch for 94 s
-           no bytes were read
-  sure     likely: the stacks agree in two samples
+  proof    rank 2 is in load_batch, data.py:88, reading /mnt/shard-7 (for 94 s)
+           no bytes moved in 94 s
+  sure     likely: it stands, and the others wait
   next     breakranks stacks --rank 2 --native
 
-  also     rank 5 has exited. (certain)
+  also     rank 5 has exited, and the launcher is still here (certain)
 
   ranks       state                           doing                 where
   0-1,3  (3)  sleeping         standing 94 s  in all_reduce         train.py:12 in step
@@ -426,7 +437,8 @@ def test_a_live_frame() -> None:
         render(frame_lines(job(), diagnosis(), LOOK, footer="q leaves"), LOOK)
         == """\
 job torchrun-29500 · torchrun · 5 of 6 ranks · up 100 s
-rank 2 (n1, pid 102) has not entered all_reduce; 3 ranks wait for it. (likely)
+rank 2 (n1, pid 102) has not entered all_reduce; ranks 0-1,3 wait for it. It is in load_batch, data.py:88, reading \
+/mnt/shard-7 (for 94 s) (likely)
 
   ranks        cpu  motion         state            doing                 where
   0-1,3  (3)    0%  standing 94 s  sleeping         in all_reduce         train.py:12 in step
@@ -748,10 +760,10 @@ def test_mistakes_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_unexpected_is_one_line_and_debug_shows_all(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(args: object) -> None:
+    def broken(*args: object) -> None:
         raise ZeroDivisionError("\x1b[31mhello")
 
-    monkeypatch.setattr(job_selection, "resolve", broken)
+    monkeypatch.setattr(job_selection, "backend_of", broken)
     monkeypatch.delenv("BREAKRANKS_DEBUG", raising=False)
     status, _, err = run_main("stacks", capsys=capsys)
     assert status == 2
@@ -763,10 +775,10 @@ def test_the_unexpected_is_one_line_and_debug_shows_all(
 
 
 def test_interrupts_are_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(args: object) -> None:
+    def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job_selection, "resolve", interrupted)
+    monkeypatch.setattr(job_selection, "backend_of", interrupted)
     assert run_main("stacks", capsys=capsys) == (130, "", "")
 
 

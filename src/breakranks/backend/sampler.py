@@ -105,12 +105,19 @@ class Sampler:
         """How many samples there are."""
         return len(self._times)
 
-    def sample(self, native: bool = False, recorders: bool = False) -> None:
-        """One more sample of every process. State first, since taking a stack wakes the process.
+    def sample(self, native: bool = False, recorders: bool = False, visit: str = "", samples: int = 1) -> None:
+        """One more sample of every process (``samples`` 0: none). State first, since taking a stack wakes the process.
 
         ``recorders``: also ask each rank for its flight recorder and what else only it knows, by code of ours that
-        runs in it.
+        runs in it. ``visit``: without the recorder, ``all`` ranks, or ``some``: those whose main thread waits for
+        something that cannot be named from outside.
         """
+        if samples:
+            self._sample(native=native, recorders=recorders)
+        if visit:
+            self._ask_inside(all_ranks=visit == "all")
+
+    def _sample(self, *, native: bool, recorders: bool) -> None:
         assert self._dog is not None, "use it as a context manager"
         began = time.monotonic()
         self._table = read_table() if self._details else self._table
@@ -149,9 +156,7 @@ class Sampler:
         _log.info("sample taken", number=len(self._times), processes=len(pids), stacks=read, native=len(deep),
                   inside=recorders, ms=milliseconds(began))  # fmt: skip
 
-    def visit(self, *, all_ranks: bool) -> None:
-        """Ask the ranks what only they know of where they stand; or only those whose main thread waits for something
-        that cannot be named from outside."""
+    def _ask_inside(self, *, all_ranks: bool) -> None:
         pids = [one.pid for one in self._ranks if all_ranks or may_wait(one.pid, self._main_frames(one.pid))]
         if pids:
             self._visit({pid: seen[-1].state for pid, seen in self._seen.items()}, flight=False, only=pids)

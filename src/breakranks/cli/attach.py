@@ -12,8 +12,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from breakranks.backend.attach_agents import AttachResult, UnreachedRank, attach, wait_for_leave
-from breakranks.backend.rank_connection import AgentPlace
+from breakranks.backend.attach_agents import UnreachedRank, wait_for_leave
+from breakranks.backend.job_backend import Backend, RunningJob
 from breakranks.cli import console as prompt
 from breakranks.cli import dap, job_selection, target_args, terminal_output
 from breakranks.cli.main import main
@@ -21,17 +21,14 @@ from breakranks.console.commands import Console
 from breakranks.console.debug_session import DebugSession
 from breakranks.console.interrupt_ranks import choose_thread, halt, make_patient
 from breakranks.errors import BreakranksError, UsageError
-from breakranks.hosts.remote_ranks import RemoteRanks
-from breakranks.jobs.found_jobs import FoundJob
-from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.rankset import RankSet, ranks_text
 
 EXAMPLES = """
 breakranks attach                              the job on this machine, all its ranks
 breakranks attach --rank 3                     stop rank 3 only; the others run on
-breakranks attach mpi:hostfile --ranks 13      the job on the hosts of an MPI hostfile
+breakranks attach mpi:hostfile --rank 13       the job on the hosts of an MPI hostfile
 breakranks attach -c w -c 'p self.path'        ask, show, and go
-breakranks attach -c 'b train.py:30' -c 'p loss' -c c    stop where it comes by, ask, let it go
+breakranks attach -c 'b train.py:30' -c 'p loss' -c c    stop at that line, ask, resume
 breakranks attach --no-stop pid:4242           only look, in any Python process
 breakranks attach --thread loader              another thread than the main one
 breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and other DAP clients
@@ -41,9 +38,9 @@ breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and oth
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
-    parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="stop and ask only these: 3, 0-7, 0,4-6")
+    target_args.add_rank(parser, "stop and ask only these: 3, 0-7, 0,4-6")
     parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
-    parser.add_argument("--no-stop", action="store_true", help="stop nobody: only look, while the job goes on")
+    parser.add_argument("--no-stop", action="store_true", help="stop no rank: only inspect, while the job runs")
     prompt.add_script(parser)
     dap.add_options(parser)
     target_args.add_reach(parser)
@@ -54,26 +51,32 @@ def run(args: argparse.Namespace) -> int:
     commands = prompt.commands_of(args)
     prompt.check_times(args)
     for_clients = dap.wanted(args)
-    job = job_selection.resolve_live(args)
+    with job_selection.live(args) as (backend, job):
+        if for_clients and not backend.is_local:
+            raise UsageError(
+                "--dap reaches the ranks of its own host", "Log in there, or use the console: leave --dap out."
+            )
+        return _attach(backend, job, commands, for_clients=for_clients, args=args)
+
+
+def _attach(
+    backend: Backend, job: RunningJob, commands: list[str] | None, *, for_clients: bool, args: argparse.Namespace
+) -> int:
     chosen = job_selection.ranks_of(job, args.rank)
     # An agent in every rank, also of those that run on: their timeouts are long while another is stopped.
-    place, attached = enter(job, None, args)
+    attached = job.attach(None)
     missed = [one for one in attached.unreached if chosen is None or one.rank in chosen]
     if len(missed) == (len(job.ranks) if chosen is None else len(chosen)):
-        _say_native(missed, args)
+        _say_native(backend, missed)
         raise BreakranksError(f"no rank can be entered: {missed[0].what}", missed[0].help)
-    session = DebugSession(agents=attached.agents, place=place)
+    session = DebugSession(agents=attached.agents, backend=backend)
 
-    if for_clients and place is not None:
-        raise UsageError(
-            "--dap reaches the ranks of its own host", "Log in there, or use the console: leave --dap out."
-        )
     if for_clients:
         return _serve(session, chosen, args)
 
     def begin(session: DebugSession, console: Console) -> bool:
         _begin(session, console, chosen, args)
-        _say_missed(missed, args)
+        _say_missed(backend, missed, args)
         return True
 
     try:
@@ -84,17 +87,6 @@ def run(args: argparse.Namespace) -> int:
         return prompt.script(session, commands, args, begin)
     finally:
         wait_for_leave(attached.agents)
-
-
-def enter(
-    job: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Namespace
-) -> tuple[AgentPlace | None, AttachResult]:
-    """An agent in each rank of a job, or in some, here or on its hosts; and how to get to them."""
-    if isinstance(job, FoundJob):
-        return None, attach(job, ranks)
-
-    remote_ranks = RemoteRanks(args.hosts_target.controller, args.hosts_target.found)
-    return remote_ranks, remote_ranks.attach(job, ranks)
 
 
 def _serve(session: DebugSession, chosen: RankSet | None, args: argparse.Namespace) -> int:
@@ -127,7 +119,7 @@ def _begin(session: DebugSession, console: Console, chosen: RankSet | None, args
             terminal_output.show([[(f"rank {rank} cannot be stopped: {why}", "warn")]], terminal_output.look(args))
 
 
-def _say_missed(missed: Sequence[UnreachedRank], args: argparse.Namespace) -> None:
+def _say_missed(backend: Backend, missed: Sequence[UnreachedRank], args: argparse.Namespace) -> None:
     if not missed or args.json:
         return
 
@@ -137,17 +129,10 @@ def _say_missed(missed: Sequence[UnreachedRank], args: argparse.Namespace) -> No
     for (what, help), ranks in groups.items():
         lines = [[(f"{ranks_text(RankSet(ranks))} cannot be entered: {what}", "warn")], [(help, "dim")]]
         terminal_output.show(lines, terminal_output.look(args))
-    _say_native(missed, args)
+    _say_native(backend, missed)
 
 
-def _say_native(missed: Sequence[UnreachedRank], args: argparse.Namespace) -> None:
+def _say_native(backend: Backend, missed: Sequence[UnreachedRank]) -> None:
     """Where no Python can run there is still what can be seen from outside, C frames too."""
-    if not any(one.gil_held for one in missed):
-        return
-
-    if args.hosts_target is not None:
-        ranks = ",".join(str(one.rank) for one in missed)
-        main(["stacks", args.target, "--native", "--rank", ranks, *target_args.reach_words(args)])
-        return
-    pids = ",".join(str(one.pid) for one in missed)
-    main(["stacks", f"pid:{pids}", "--native"])
+    if any(one.gil_held for one in missed):
+        main(["stacks", "--native", *backend.words_for_ranks((one.rank, one.pid) for one in missed)])

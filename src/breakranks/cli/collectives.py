@@ -9,19 +9,19 @@ from __future__ import annotations
 import argparse
 import sys
 
+from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import BreakranksError, UsageError
-from breakranks.explain.collectives import call_phrases
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.progress import CollectiveProgress
 from breakranks.explain.collectives.root_causes import STALLED, causes
-from breakranks.jobs.found_jobs import FoundJob
-from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.rankset import RankSet
 from breakranks.show.call_names import group_name
 from breakranks.show.collective_lines import collectives_lines, is_young, unread
 from breakranks.show.collectives_json import collectives_json
 from breakranks.show.group_progress import GroupProgress, standings
 from breakranks.show.json_output import to_text
+from breakranks.show.wording.value_wording import group as group_text
 from breakranks.snapshot.model import Snapshot
 
 EXAMPLES = """
@@ -51,9 +51,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.history <= _MAX_CALLS:
         raise UsageError(f"--history {args.history} is out of range", f"Give 0 to {_MAX_CALLS:,} calls.")
-    target = next(job_selection.rounds(args, patient=True))
-    ranks = job_selection.ranks_of(target, args.rank)
-    snapshot = target if isinstance(target, Snapshot) else _read(target, args)
+    with job_selection.rounds(args, patient=True) as targets:
+        target = next(targets)
+        ranks = job_selection.ranks_of(target, args.rank)
+        snapshot = target if isinstance(target, Snapshot) else _read(target, args)
 
     ledger = CollectiveProgress(snapshot)
     if not ledger:
@@ -71,16 +72,16 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(cause.kind != STALLED or cause.victims for cause in found) and not is_young(ledger) else 0
 
 
-def _read(found: FoundJob | ClusterJob, args: argparse.Namespace) -> Snapshot:
+def _read(job: RunningJob, args: argparse.Namespace) -> Snapshot:
     """Every rank's recorder, whichever are asked for: who is behind shows against the others only."""
     if args.no_inject:
         raise UsageError(
             "from outside, nothing can be known of a live job's collectives",
             "Their numbers are inside the ranks. Leave --no-inject out, or give a folder of flight recorder dumps.",
         )
-    with job_selection.session(found, args) as session:
-        session.sample(recorders=True)
-        return session.snapshot()
+    with job.sampler() as sampler:
+        sampler.sample(recorders=True)
+        return sampler.snapshot()
 
 
 def _nothing_read(snapshot: Snapshot, file: str | None) -> BreakranksError:
@@ -126,7 +127,7 @@ def _names(ledger: CollectiveProgress, one: GroupProgress) -> tuple[str, ...]:
     """Every way to name a group, that of `why` included: ``mesh_tp (0-7)``."""
     group = ledger.group(one.group)
     world = ("world", "the world group") if group.description == "default_pg" else ()
-    return (group.name, group.description, call_phrases.group_name(ledger, one.group), *world)
+    return (group.name, group.description, group_text(call_facts.group_name(ledger, one.group)), *world)
 
 
 def _by_members(found: list[GroupProgress], text: str) -> list[GroupProgress]:

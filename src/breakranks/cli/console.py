@@ -13,16 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from breakranks.backend.rank_connection import AgentPlace
 from breakranks.cli import job_commands, job_selection, target_args, terminal_output
 from breakranks.cli.terminal import ConsoleTerminal
 from breakranks.console.command_parser import NAMES
-from breakranks.console.command_results import LeaveConsole, Notice, OtherThreads, Outcome, RanksStopped, RankStates
+from breakranks.console.command_results import LeaveConsole, Notice, Outcome, RanksStopped, RankStates, ToolCommand
 from breakranks.console.commands import Console
 from breakranks.console.debug_session import DebugSession, nobody
 from breakranks.errors import BreakranksError, UsageError
-from breakranks.hosts.remote_ranks import RemoteRanks
-from breakranks.jobs.targets import Hosts, Pids, parse_target
+from breakranks.jobs.targets import Pids, parse_target
 from breakranks.rankset import RankSet
 from breakranks.show import answer_lines
 from breakranks.show.answers_json import as_json
@@ -50,14 +48,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_script(parser)
     parser.add_argument(
         "--wait",
-        metavar="SECONDS",
+        metavar="S",
         type=float,
         default=None,
         help="how long to wait for a first rank to stop (scripts: 60)",
     )
-    parser.add_argument(
-        "--opened-by", metavar="PID", type=int, default=0, help="for our own use: the rank whose terminal this is"
-    )
+    parser.add_argument("--opened-by", metavar="PID", type=int, default=0, help=argparse.SUPPRESS)
     target_args.add_reach(parser)
     target_args.add_output(parser, full="cut nothing")
 
@@ -70,7 +66,7 @@ def add_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", metavar="FILE", help="commands from a file, a line each; - is standard input")
     parser.add_argument(
         "--timeout",
-        metavar="SECONDS",
+        metavar="S",
         type=float,
         default=60.0,
         help="how long a script waits for a rank's answer (60)",
@@ -80,7 +76,11 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     commands = commands_of(args)
     check_times(args)
-    session = DebugSession(args.job, _pids(args), place=_place(args))
+    with job_selection.live_backend(args, "a console needs a job that runs") as backend:
+        return _run(DebugSession(args.job, _pids(args), backend=backend), commands, args)
+
+
+def _run(session: DebugSession, commands: list[str] | None, args: argparse.Namespace) -> int:
     if commands is None and not args.json and sys.stdin.isatty():
         return talk(session, args)
     if commands is None:
@@ -92,7 +92,7 @@ def check_times(args: argparse.Namespace) -> None:
     for name in ("timeout", "wait"):
         value = getattr(args, name, None)
         if value is not None and not 0 <= value < 1e9:
-            raise UsageError(f"--{name} {value} is no time to wait", "Give seconds, for example 60.")
+            raise UsageError(f"--{name} must be a positive number of seconds", f"For example: --{name} 60")
 
 
 def commands_of(args: argparse.Namespace) -> list[str] | None:
@@ -112,30 +112,10 @@ def commands_of(args: argparse.Namespace) -> list[str] | None:
         raise BreakranksError(f"cannot read {args.batch}: {error}", "It should have a command a line.") from error
 
 
-def _place(args: argparse.Namespace) -> AgentPlace | None:
-    """The hosts of the target; None: here."""
-    hosts_target = job_selection.reach(args)
-    if hosts_target is None:
-        return None
-
-    hosts_target.meet(patient=True)
-    return RemoteRanks(hosts_target.controller, hosts_target.found)
-
-
 def _pids(args: argparse.Namespace) -> list[int] | None:
-    target = args.target
-    if target in (None, "local"):
-        return None
-
-    found = parse_target(target)
-    if isinstance(found, Hosts):
-        return None
-    if not isinstance(found, Pids):
-        raise UsageError(
-            f"a console needs a job that runs, and {target} is none",
-            "Leave the target out, or name its processes: pid:123,124",
-        )
-    return list(found.pids)
+    """The processes that the target names; None: any of its place."""
+    target = parse_target(args.target)
+    return list(target.pids) if isinstance(target, Pids) else None
 
 
 # ---- scripts
@@ -171,7 +151,7 @@ def _wait_for_stop(session: DebugSession, wait: float) -> None:
     if not session.wait(lambda: bool(session.stopped), wait):
         if not session.ranks:
             raise nobody(session.job)
-        raise BreakranksError(f"nobody has stopped in {wait:.0f} s", "`breakranks stacks` shows where the ranks are.")
+        raise BreakranksError(f"no rank has stopped in {wait:.0f} s", "`breakranks stacks` shows where the ranks are.")
     _settle(session)
     session.take_events()
 
@@ -298,7 +278,7 @@ def _first_stop(session: DebugSession, args: argparse.Namespace) -> bool:
         return True
     if not session.ranks and args.wait is None:
         raise nobody(session.job)
-    job_commands.say("nobody has stopped yet; waiting (Ctrl-C leaves)", args)
+    job_commands.say("no rank has stopped yet; waiting (Ctrl-C leaves)", args)
     came = bool(session.ranks)
 
     def settled() -> bool:
@@ -313,7 +293,7 @@ def _first_stop(session: DebugSession, args: argparse.Namespace) -> bool:
     if not session.stopped and not came:
         raise nobody(session.job)
     if not session.stopped:
-        job_commands.say("the job has ended" if not session.ranks else "nobody has stopped", args)
+        job_commands.say("the job has ended" if not session.ranks else "no rank has stopped", args)
     return bool(session.stopped)
 
 
@@ -352,8 +332,8 @@ def _show(outcome: Outcome, console: Console, session: DebugSession, line: str, 
         case RankStates(rows=rows, absent=absent):
             plain = [{"rank": row.rank, "state": row.state, "frames": row.frames} for row in rows]
             terminal_output.show(standing_lines(plain, absent, look), look)
-        case OtherThreads(command=command, ranks=ranks):
-            job_commands.elsewhere(command, str(ranks), session, args)
+        case ToolCommand(command=command, ranks=ranks):
+            job_commands.elsewhere(command, str(ranks), session)
         case FoldedAnswers():
             terminal_output.show(answer_lines.lines(outcome, look), look)
 
@@ -370,6 +350,6 @@ def _show_json(outcome: Outcome, console: Console, line: str) -> None:
         case RankStates(rows=rows, absent=absent):
             found["ranks"] = [{**row.state, "frames": list(row.frames)} for row in rows]
             found["absent"] = str(absent)
-        case OtherThreads(command=command):
+        case ToolCommand(command=command):
             found["notice"] = f"use breakranks {command} --json"
     print(json.dumps(found), flush=True)

@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 
-from breakranks.backend.conclusive import sample_until_conclusive
-from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.backend.local_backend import LocalBackend
+from breakranks.backend.sampling_loop import sample_until_conclusive
+from breakranks.cli import target_args, terminal_output
 from breakranks.cli.progress_line import ProgressLine
 from breakranks.errors import BreakranksError
 from breakranks.explain.diagnosis import Diagnosis
@@ -127,11 +128,11 @@ def _wait_until_stuck(launcher: subprocess.Popen[bytes], folder: str) -> None:
 
 
 def _explain(launcher: int, args: argparse.Namespace) -> int:
-    found = next((job for job in job_selection.find().jobs if job.job.launcher_pid == launcher), None)
+    found = next((job for job in LocalBackend().jobs() if job.job.launcher_pid == launcher), None)
     if found is None:
         raise BreakranksError("the demo job cannot be found", "Look for it: breakranks ps")
     progress = ProgressLine()
-    seen: tuple[Snapshot, Diagnosis] = sample_until_conclusive(job_selection.session(found, args), progress=progress)
+    seen: tuple[Snapshot, Diagnosis] = sample_until_conclusive(found.sampler(), progress=progress.watching)
     progress.done()
     how = terminal_output.look(args)
     terminal_output.show(why_lines(*seen, how), how)

@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from breakranks.backend import evaluate
-from breakranks.backend.evaluate import EvalAnswer, EvalQuestion, ask
+from breakranks.backend.evaluate import EvalAnswer, EvalQuestion
+from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import BreakranksError, UsageError
-from breakranks.hosts.remote_ranks import RemoteRanks
-from breakranks.jobs.found_jobs import FoundJob
-from breakranks.jobs.merge_jobs import ClusterJob
-from breakranks.rankset import RankSet
 from breakranks.show import answer_lines, stop_lines
 from breakranks.show.answers_json import as_json
 from breakranks.snapshot.answer_groups import fold
@@ -40,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("expression", metavar="EXPR", help="what to ask; in quotes, where it has spaces")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
-    parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
+    target_args.add_rank(parser)
     parser.add_argument(
         "--frame",
         metavar="FUNCTION|N",
@@ -55,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="do not ask before an assignment, or a call that starts a collective",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=15.0, help="how long to wait for the answers (15)"
+        "--timeout", metavar="S", type=float, default=15.0, help="seconds to wait for the answers (default: 15)"
     )
     target_args.add_reach(parser)
     target_args.add_output(parser, full="cut nothing")
@@ -63,30 +60,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not 0 < args.timeout < 1e6:
-        raise UsageError(f"--timeout {args.timeout} is no time to wait", "Give seconds, for example 5.")
+        raise UsageError("--timeout must be a positive number of seconds", "For example: --timeout 5")
     question = evaluate.EvalQuestion(
         source=args.expression, frame=args.frame, thread=args.thread, effects=args.allow_effects
     )
     effect = evaluate.effect_of(question.source)
-    job = job_selection.resolve_live(args)
+    with job_selection.live(args) as (_, job):
+        return _show(_answers(job, question, effect, args), args)
+
+
+def _answers(job: RunningJob, question: EvalQuestion, effect: str, args: argparse.Namespace) -> Sequence[EvalAnswer]:
+    """What the ranks say; again, if a person allows what it would change."""
     ranks = job_selection.ranks_of(job, args.rank)
     if effect and not question.effects:
         question = _allowed(question, f"{question.source!r} is {effect}, and changes the job")
-    told = _ask(job, ranks, question, args)
+    told = job.evaluate(ranks, question, args.timeout)
     effects = [one for one in told if one.effect]
     if effects and not question.effects:
         question = _allowed(question, f"it starts a collective, {effects[0].effect.partition(' needs ')[0]}")
-        told = _ask(job, ranks, question, args)
-    return _show(told, args)
-
-
-def _ask(
-    job: FoundJob | ClusterJob, ranks: RankSet | None, question: EvalQuestion, args: argparse.Namespace
-) -> Sequence[EvalAnswer]:
-    if isinstance(job, FoundJob):
-        return ask(job, ranks, question, deadline=args.timeout)
-
-    return RemoteRanks(args.hosts_target.controller, args.hosts_target.found).ask(job, ranks, question, args.timeout)
+        told = job.evaluate(ranks, question, args.timeout)
+    return told
 
 
 def _allowed(question: EvalQuestion, why: str) -> EvalQuestion:

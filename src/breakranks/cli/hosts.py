@@ -13,7 +13,8 @@ import sys
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import UsageError
 from breakranks.hosts.host_check import HostCheck
-from breakranks.hosts.hosts_sampler import host_checks
+from breakranks.hosts.hosts_backend import HostsBackend
+from breakranks.jobs.targets import Hosts, parse_target
 from breakranks.show.host_check_lines import host_check_json, ladder_lines
 from breakranks.show.json_output import to_text
 
@@ -33,17 +34,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    hosts_target = job_selection.reach(args)
-    if hosts_target is None:
+    target = parse_target(args.target)
+    if not isinstance(target, Hosts):
         raise UsageError(
             f"{args.target or 'local'} is no target of hosts",
             "Name hosts: breakranks hosts ssh:n[1-4], or slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS",
         )
 
-    hosts_target.meet(patient=True)
-    found = host_checks(hosts_target.controller)
+    with job_selection.opened(args) as backend:
+        assert isinstance(backend, HostsBackend)
+        found = backend.checks()
+        name = backend.controller.plan.name
     if args.json:
-        sys.stdout.write(to_text(host_check_json(hosts_target.controller.plan.name, [one.plain() for one in found])))
+        sys.stdout.write(to_text(host_check_json(name, [one.plain() for one in found])))
     else:
         look = terminal_output.look(args)
         terminal_output.show(ladder_lines([one.plain() for one in found], look), look)

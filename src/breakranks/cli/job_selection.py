@@ -7,101 +7,103 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
 
-from breakranks.backend.sampler import Sampler
-from breakranks.cli.target_args import DEADLINE_SECONDS
+from breakranks.backend.job_backend import Backend, RunningJob
+from breakranks.backend.local_backend import LocalBackend
+from breakranks.cli.target_args import DEADLINE_SECONDS, reach_words
 from breakranks.errors import NoJobError, UsageError
-from breakranks.jobs.found_jobs import FoundJob, LocalJobs
-from breakranks.jobs.local_jobs import find_jobs
-from breakranks.jobs.merge_jobs import ClusterJob
-from breakranks.jobs.targets import DumpFolder, Hosts, Pids, SnapshotFile, job_of_pids, parse_target, select
-from breakranks.observe.process_table import read_table
-from breakranks.observe.pyspy_parse import threads_of
+from breakranks.jobs.targets import DumpFolder, Hosts, Local, Pids, SnapshotFile, parse_target
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.stack_tree import of_dumps
 from breakranks.snapshot.model import Missing, Snapshot
 from breakranks.snapshot.snapshot_file import load as load_file
 
-if TYPE_CHECKING:
-    from breakranks.cli.hosts_target import HostsTarget
-    from breakranks.hosts.hosts_sampler import HostsSampler
+Target = Local | Pids | Hosts | SnapshotFile | DumpFolder
 
 
-def find() -> LocalJobs:
-    """Every job of this machine."""
-    return find_jobs(read_table(), stack_of=threads_of)
-
-
-def reach(args: argparse.Namespace) -> HostsTarget | None:
-    """The hosts of the target, if it is of hosts; they are left when the command ends."""
+@contextmanager
+def opened(args: argparse.Namespace) -> Iterator[Backend | Snapshot]:
+    """Where the jobs of the target run, until the command ends; or what the target's file has."""
     target = parse_target(args.target)
-    if not isinstance(target, Hosts):
-        return None
-    args.deadline = DEADLINE_SECONDS if args.deadline is None else args.deadline
-    if not 0.1 <= args.deadline <= 3600:
-        raise UsageError(f"--deadline {args.deadline:g} is out of range", "Give 0.1 to 3600 seconds.")
-    from breakranks.cli.hosts_target import HostsTarget
+    if isinstance(target, DumpFolder | SnapshotFile):
+        yield _loaded(target, args.job)
+        return
+    backend = backend_of(target, args)
+    try:
+        yield backend
+    finally:
+        backend.close()
 
-    hosts_target = args.hosts_target = HostsTarget(target, args)
-    return hosts_target
 
-
-def rounds(args: argparse.Namespace, *, patient: bool = False) -> Iterator[FoundJob | ClusterJob | Snapshot]:
+@contextmanager
+def rounds(args: argparse.Namespace, *, patient: bool = False) -> Iterator[Iterator[RunningJob | Snapshot]]:
     """The one job that a command is about, here, on hosts or in a file.
 
     A job on hosts comes a second time, where some of them answered late. ``patient``: once, with all of them.
     """
-    hosts_target = reach(args)
-    if hosts_target is None:
-        yield resolve(args)
-    else:
-        yield from hosts_target.rounds(args.job, patient=patient)
+    with opened(args) as target:
+        if isinstance(target, Snapshot):
+            yield iter((target,))
+        else:
+            yield target.rounds(args.job, patient=patient)
 
 
-def session(
-    target: FoundJob | ClusterJob, args: argparse.Namespace, *, ranks: RankSet | None = None, keep: int = 0
-) -> Sampler | HostsSampler:
-    """A look at a job with all details, wherever it is."""
-    if isinstance(target, FoundJob):
-        return Sampler(target, ranks=ranks)
-    from breakranks.hosts.hosts_sampler import HostsSampler
-
-    return HostsSampler(args.hosts_target.controller, target, ranks=ranks, keep=keep)
-
-
-def resolve(args: argparse.Namespace) -> FoundJob | Snapshot:
-    """The one job that a command is about, here or in a file."""
-    target = parse_target(args.target)
-    if isinstance(target, DumpFolder):
-        from breakranks.observe.dump_snapshot import load as load_dumps
-
-        return load_dumps(target.path)
-    if isinstance(target, SnapshotFile):
-        return load(target.path, args.job)
-    if isinstance(target, Pids):
-        table = read_table()
-        found = find_jobs(table, stack_of=threads_of)
-        return job_of_pids(table, target.pids, found=found)
-    return select(find(), args.job)
+@contextmanager
+def live(args: argparse.Namespace) -> Iterator[tuple[Backend, RunningJob]]:
+    """The one job that a command is about, which must run, and where it does."""
+    with live_backend(args) as backend:
+        job = backend.job(args.job)
+        if not job.ranks:
+            raise NoJobError("none of the job's ranks is here", "See: breakranks ps")
+        yield backend, job
 
 
-def resolve_live(args: argparse.Namespace) -> FoundJob | ClusterJob:
-    """The one job that a command is about; it must run."""
-    hosts_target = reach(args)
-    if hosts_target is not None:
-        hosts_target.meet(patient=True)
-        return hosts_target.job(args.job)
-    if args.target is not None and args.target != "local" and not isinstance(parse_target(args.target), Pids):
+@contextmanager
+def live_backend(args: argparse.Namespace, what: str = "this needs a job that runs") -> Iterator[Backend]:
+    """Where jobs run: the target must not be a file."""
+    if isinstance(parse_target(args.target), DumpFolder | SnapshotFile):
         raise UsageError(
-            f"this needs a job that runs, and {args.target} is none",
-            "Leave the target out, or name its processes: pid:123,124",
+            f"{what}, and {args.target} is none", "Leave the target out, or name its processes: pid:123,124"
         )
-    job = resolve(args)
-    assert not isinstance(job, Snapshot)
-    if not job.ranks:
-        raise NoJobError("none of the job's ranks is here", "See: breakranks ps")
-    return job
+    with opened(args) as backend:
+        assert not isinstance(backend, Snapshot)
+        yield backend
+
+
+def backend_of(target: Local | Pids | Hosts, args: argparse.Namespace) -> Backend:
+    if isinstance(target, Local):
+        return LocalBackend()
+    if isinstance(target, Pids):
+        return LocalBackend(target)
+    args.deadline = DEADLINE_SECONDS if args.deadline is None else args.deadline
+    if not 0.1 <= args.deadline <= 3600:
+        raise UsageError(f"--deadline {args.deadline:g} is out of range", "Give 0.1 to 3600 seconds.")
+    from breakranks.cli.host_notices import TerminalNotices
+    from breakranks.hosts.hosts_backend import HostsBackend, ReachOptions
+    from breakranks.hosts.transports import TransportOptions
+
+    options = ReachOptions(
+        words=(args.target, *reach_words(args)),
+        transport=TransportOptions(
+            ssh_config=args.ssh_config,
+            ssh_options=args.ssh_options,
+            python=args.python,
+            setup=args.setup,
+            sudo=bool(args.sudo),
+            deadline=args.deadline,
+        ),
+        native=getattr(args, "native", False) or not getattr(args, "no_native", True),
+    )
+    return HostsBackend(target, options, TerminalNotices(args))
+
+
+def _loaded(target: DumpFolder | SnapshotFile, key: str | None) -> Snapshot:
+    if isinstance(target, SnapshotFile):
+        return load(target.path, key)
+    from breakranks.observe.dump_snapshot import load as load_dumps
+
+    return load_dumps(target.path)
 
 
 def load(path: str, key: str | None) -> Snapshot:
@@ -140,12 +142,12 @@ def chosen_ranks(text: str | None, here: Iterable[int], missing: Sequence[Missin
     return asked
 
 
-def ranks_of(target: FoundJob | ClusterJob | Snapshot, text: str | None) -> RankSet | None:
+def ranks_of(target: RunningJob | Snapshot, text: str | None) -> RankSet | None:
     """``--rank`` checked against the job that it is about."""
     return chosen_ranks(text, (rank.rank for rank in target.ranks), target.missing)
 
 
-def need_processes(target: FoundJob | ClusterJob | Snapshot, name: str | None) -> None:
+def need_processes(target: RunningJob | Snapshot, name: str | None) -> None:
     """Refuse what has no processes in it: a folder of dumps, or a snapshot that was made of one."""
     if isinstance(target, Snapshot) and of_dumps(target):
         raise UsageError(

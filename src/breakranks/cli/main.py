@@ -20,6 +20,7 @@ from types import ModuleType
 
 from breakranks import __version__
 from breakranks.cli.config import fill
+from breakranks.cli.exit_status import status_text
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.log import Log, configure, milliseconds
 from breakranks.observe.process_table import redact
@@ -29,18 +30,18 @@ COMMANDS = {
     "collectives": ("breakranks.cli.collectives", "who is at which collective of which group, and who is behind"),
     "ps": ("breakranks.cli.ps", "the jobs on this machine and their ranks"),
     "stacks": ("breakranks.cli.stacks", "what every rank is doing, folded into one tree"),
-    "top": ("breakranks.cli.top", "the same, live: what moves and what stands"),
+    "top": ("breakranks.cli.top", "what every rank is doing, live: which ranks move and which do not"),
     "console": ("breakranks.cli.console", "one prompt over the ranks that stopped at breakranks.breakpoint()"),
-    "attach": ("breakranks.cli.attach", "into a running job that nobody prepared: look, stop, step, let go"),
-    "eval": ("breakranks.cli.eval", "one question to running ranks: what is EXPR there?"),
-    "probe": ("breakranks.cli.probe", "print what ranks have where they come by FILE:LINE, without stopping"),
-    "snapshot": ("breakranks.cli.snapshot", "keep what can be seen of a job in one file"),
-    "hosts": ("breakranks.cli.hosts", "how far each host of a target goes: log in, Python, processes, ranks, stacks"),
+    "attach": ("breakranks.cli.attach", "inspect, stop and step the ranks of a running job that was not prepared"),
+    "eval": ("breakranks.cli.eval", "evaluate an expression in running ranks"),
+    "probe": ("breakranks.cli.probe", "print expressions each time a rank executes FILE:LINE, without stopping it"),
+    "snapshot": ("breakranks.cli.snapshot", "save what can be seen of a job to one file"),
+    "hosts": ("breakranks.cli.hosts", "check each host: login, Python, processes, ranks, stacks"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }
 COLLECTOR_THRESHOLDS = (100_000, 50, 100)
 VERBOSE = ("-v", "--verbose")
-STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look"
+STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look; see breakranks COMMAND --help"
 
 _log = Log("cli")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -143,12 +144,7 @@ def _dispatch(words: list[str]) -> int:
     args = parser_of(name, module).parse_intermixed_args(words[1:])
     _start_log(verbose + args.verbose, words)
     fill(args)
-    args.hosts_target = None
-    try:
-        status: int = module.run(args)
-    finally:
-        if args.hosts_target is not None:
-            args.hosts_target.close()
+    status: int = module.run(args)
     return status
 
 
@@ -158,7 +154,7 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"breakranks {name}",
         description=(module.__doc__ or "").strip(),
-        epilog=f"examples:\n{examples}\n{STATUS}",
+        epilog=f"examples:\n{examples}\n{status_text(name)}",
         # With a width of its own argparse does not import shutil to find one, on every command line.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_help_width()),
         allow_abbrev=False,

@@ -1,7 +1,7 @@
-"""Print what ranks of a running job have in their hands where they come by FILE:LINE, without stopping them.
+"""Print expressions each time a rank executes FILE:LINE, without stopping it (a logpoint).
 
-The job needs no preparation; the probe is gone after so many hits or so much time. Ranks that come by together are
-shown together, and equal values once. Exit status as grep has it: 0 somebody came by, 1 nobody, 2 could not look.
+The job needs no preparation. The logpoint is removed after a number of hits (--times) or seconds (--seconds). Hits of
+several ranks are shown together, and equal values once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import sys
 
 from breakranks.backend.attach_agents import wait_for_leave
+from breakranks.backend.job_backend import Backend, RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
-from breakranks.cli.attach import enter
 from breakranks.console.debug_session import DebugSession
 from breakranks.console.logpoints import Logpoint, LogpointError, LogpointHit, hits, set_probe
 from breakranks.errors import BreakranksError, UsageError
@@ -24,7 +24,7 @@ from breakranks.show.answers_json import as_json
 EXAMPLES = """
 breakranks probe train.py:30 --print loss                     the next ten times, on all ranks
 breakranks probe train.py:30 --when 'loss != loss' --print step --times 1    the first nan of each rank
-breakranks probe model.py:88 --print x.shape --ranks 0-3 --for 5             for five seconds
+breakranks probe model.py:88 --print x.shape --rank 0-3 --seconds 5          for five seconds
 breakranks probe train.py:30 --print loss --json | jq .values                for programs, a line a hit
 """
 
@@ -33,13 +33,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("place", metavar="FILE:LINE", help="where; a file's name is enough, if only one has it")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
-    parser.add_argument("--ranks", "--rank", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6")
+    target_args.add_rank(parser)
     parser.add_argument("--when", metavar="COND", help="only where this holds, in the frame there")
     parser.add_argument(
         "--print", dest="prints", metavar="EXPR", action="append", help="what to print; may be repeated"
     )
-    parser.add_argument("--times", metavar="N", type=int, default=10, help="so many hits of each rank (10)")
-    parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=float, default=60.0, help="so long (60)")
+    parser.add_argument("--times", metavar="N", type=int, default=10, help="hits of each rank (default: 10)")
+    parser.add_argument("--seconds", metavar="S", type=float, default=60.0, help="how long to run (default: 60)")
+    parser.add_argument("--for", dest="seconds", type=float, default=60.0, help=argparse.SUPPRESS)
     target_args.add_reach(parser)
     target_args.add_output(parser, full="cut nothing")
 
@@ -47,14 +48,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     probe = Logpoint(place=args.place, when=args.when, prints=tuple(args.prints or ()), times=args.times)
     _check(probe, args)
-    job = job_selection.resolve_live(args)
-    chosen = job_selection.ranks_of(job, args.rank)
-    place, attached = enter(job, chosen, args)
+    with job_selection.live(args) as (backend, job):
+        return _probe(backend, job, probe, args)
+
+
+def _probe(backend: Backend, job: RunningJob, probe: Logpoint, args: argparse.Namespace) -> int:
+    attached = job.attach(job_selection.ranks_of(job, args.rank))
     if not attached.agents:
         raise BreakranksError(f"no rank can be entered: {attached.unreached[0].what}", attached.unreached[0].help)
     for one in attached.unreached:
         sys.stderr.write(f"breakranks: rank {one.rank} cannot be entered: {one.what}\n")
-    session = DebugSession(agents=attached.agents, place=place)
+    session = DebugSession(agents=attached.agents, backend=backend)
     try:
         session.scan()
         session.wait(lambda: bool(session.ranks), 2.0)
@@ -81,7 +85,7 @@ def _check(probe: Logpoint, args: argparse.Namespace) -> None:
     if not 0 < args.times <= 1_000_000:
         raise UsageError(f"--times {args.times} is no number of hits", "Give 1 to 1000000.")
     if not 0 < args.seconds < 1e9:
-        raise UsageError(f"--for {args.seconds} is no time", "Give seconds, for example 60.")
+        raise UsageError("--seconds must be a positive number of seconds", "For example: --seconds 60")
 
 
 def _watch(
@@ -101,7 +105,9 @@ def _watch(
         if not came:
             raise
     if not came:
-        sys.stderr.write(f"breakranks: nobody came by {probe.place}{' with that' if probe.when else ''}\n")
+        sys.stderr.write(
+            f"breakranks: no rank reached {probe.place}{' with the condition true' if probe.when else ''}\n"
+        )
     return 0 if came else 1
 
 

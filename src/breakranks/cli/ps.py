@@ -9,14 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from breakranks.backend.sampler import Sampler
+from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
-from breakranks.cli.hosts_target import HostsTarget
-from breakranks.errors import BreakranksError
-from breakranks.hosts.hosts_sampler import HostsSampler
 from breakranks.hosts.transports.slurm import jobs_text, slurm_jobs
-from breakranks.jobs.found_jobs import FoundJob
-from breakranks.jobs.targets import Local, parse_target, select
+from breakranks.jobs.targets import Pids, parse_target
 from breakranks.show.json_output import ps_json, to_text
 from breakranks.show.ps_lines import ps_lines
 from breakranks.snapshot.model import Problem, Snapshot
@@ -54,18 +50,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
-    hosts_target = job_selection.reach(args)
-    if hosts_target is not None:
-        return _on_hosts(hosts_target, args)
-    if not isinstance(parse_target(args.target), Local) or args.job is not None:
-        target = job_selection.resolve(args)
-        job_selection.need_processes(target, args.target)
-        return [target if isinstance(target, Snapshot) else _look(target)], ()
-    found = job_selection.find()
-    if not found.jobs:
-        select(found)  # raises, with what was looked for
-        raise BreakranksError("no job on this machine")
-    return [_look(job) for job in found.jobs], found.problems
+    """Every job of the target, or the one that is asked for."""
+    with job_selection.opened(args) as target:
+        if isinstance(target, Snapshot):
+            job_selection.need_processes(target, args.target)
+            return [target], ()
+        every = args.job is None and not isinstance(parse_target(args.target), Pids)
+        found = target.jobs() if every else ()
+        jobs = found or (target.job(args.job),)  # which says why there is none
+        return [_look(job) for job in jobs], target.problems() if every else ()
 
 
 def _list_slurm(args: argparse.Namespace) -> int:
@@ -83,18 +76,8 @@ def _list_slurm(args: argparse.Namespace) -> int:
     return 0
 
 
-def _on_hosts(hosts_target: HostsTarget, args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
-    """Every job of all hosts, or one of them."""
-    hosts_target.meet(patient=True)
-    jobs = (hosts_target.job(args.job),) if args.job is not None else hosts_target.jobs() or (hosts_target.job(None),)
-    found = []
-    for job in jobs:
-        session = HostsSampler(hosts_target.controller, job)
-        session.sample(samples=0)
-        found.append(session.snapshot())
-    return found, hosts_target.problems()
-
-
-def _look(found: FoundJob) -> Snapshot:
-    # No samples: what the process table says is all that ps shows, and nobody is paused for it.
-    return Sampler(found).snapshot()
+def _look(job: RunningJob) -> Snapshot:
+    # No samples: what the process table says is all that ps shows. No rank is paused, and none needs to be guarded.
+    sampler = job.sampler()
+    sampler.sample(samples=0)
+    return sampler.snapshot()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 
-from breakranks.backend.conclusive import sample_until_conclusive
+from breakranks.backend.job_backend import RunningJob
+from breakranks.backend.sampling_loop import sample_until_conclusive
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.cli.progress_line import ProgressLine
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet, ranks_text
-from breakranks.show.terminal_text import Line, amount, count
+from breakranks.show.quantities import amount, plural
+from breakranks.show.terminal_text import Line
 from breakranks.snapshot.model import Snapshot
 from breakranks.snapshot.snapshot_file import check_place, save
 
@@ -42,7 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0 to 3600 seconds.")
-    target = next(job_selection.rounds(args, patient=True))
+    with job_selection.rounds(args, patient=True) as targets:
+        return _keep(next(targets), args)
+
+
+def _keep(target: RunningJob | Snapshot, args: argparse.Namespace) -> int:
     if isinstance(target, Snapshot) and not os.path.isdir(args.target):
         raise UsageError(f"{args.target} is a snapshot already", f"Read it: breakranks why {args.target}")
     if isinstance(target, Snapshot) and args.rank is not None:
@@ -58,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         progress = ProgressLine()
         snapshot, _ = sample_until_conclusive(
-            job_selection.session(target, args, ranks=ranks),
+            target.sampler(ranks=ranks),
             native=not args.no_native,
             interval=args.interval,
             inject=not args.no_inject,
-            progress=progress,
+            progress=progress.watching,
         )
         progress.done()
     size = save(snapshot, path)
@@ -79,11 +85,11 @@ def file_name(key: str) -> str:
 def kept_lines(snapshot: Snapshot, path: str, size: int) -> list[Line]:
     """What is in the file now, and what is not."""
     ranks = RankSet(rank.rank for rank in snapshot.ranks)
-    stacks = count(len(snapshot.stacks) - 1, "different stack")
+    stacks = plural(len(snapshot.stacks) - 1, "different stack")
     samples = max((len(rank.process.samples) for rank in snapshot.ranks), default=0)
-    recorders = count(sum(1 for rank in snapshot.ranks if rank.recorder is not None), "flight recorder")
-    what = [] if not samples else [count(samples, "sample")]
-    what += [] if recorders.startswith("0 ") else [recorders]
+    recorders = sum(1 for rank in snapshot.ranks if rank.recorder is not None)
+    what = [] if not samples else [plural(samples, "sample")]
+    what += [] if not recorders else [plural(recorders, "flight recorder")]
     lines: list[Line] = [
         (
             f"kept {ranks_text(ranks)} of job {snapshot.job.key}: {', '.join([*what, stacks, amount(size)])} in ",

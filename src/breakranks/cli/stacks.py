@@ -12,11 +12,9 @@ import sys
 
 from msgspec.structs import replace
 
-from breakranks.backend.sampler import Sampler
+from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import UsageError
-from breakranks.jobs.found_jobs import FoundJob
-from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.rankset import RankSet
 from breakranks.show.json_output import stacks_json, to_text
 from breakranks.show.stack_tree import of_dumps, stacks_lines
@@ -50,10 +48,11 @@ def run(args: argparse.Namespace) -> int:
     if args.inside and args.no_inject:
         raise UsageError("--inside and --no-inject exclude each other", "Leave one of them out.")
     status = 2
-    for target in job_selection.rounds(args, patient=args.json):
-        ranks = job_selection.ranks_of(target, args.rank)
-        snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _look(target, ranks, args)
-        status = _print(snapshot, ranks, args)
+    with job_selection.rounds(args, patient=args.json) as targets:
+        for target in targets:
+            ranks = job_selection.ranks_of(target, args.rank)
+            snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _look(target, ranks, args)
+            status = _print(snapshot, ranks, args)
     return status
 
 
@@ -84,24 +83,11 @@ def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
     return replace(snapshot, ranks=tuple(ranks), problems=(note, *snapshot.problems))
 
 
-def _look(found: FoundJob | ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
-    if not isinstance(found, FoundJob):
-        return _look_at_hosts(found, ranks, args)
-
-    with Sampler(found, ranks=ranks, details=False) as session:
-        session.sample(native=args.native)
-        if not args.no_inject:
-            session.visit(all_ranks=args.inside)
-        return session.snapshot()
-
-
-def _look_at_hosts(found: ClusterJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
-    from breakranks.hosts.hosts_sampler import HostsSampler
-
+def _look(job: RunningJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:
     visit = "" if args.no_inject else "all" if args.inside else "some"
-    session = HostsSampler(args.hosts_target.controller, found, ranks=ranks, details=False)
-    session.sample(native=args.native, visit=visit)
-    return session.snapshot()
+    with job.sampler(ranks=ranks, details=False) as sampler:
+        sampler.sample(native=args.native, visit=visit)
+        return sampler.snapshot()
 
 
 def _print(snapshot: Snapshot, ranks: RankSet | None, args: argparse.Namespace) -> int:

@@ -20,12 +20,18 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help=f"{LIVE}; a file made with `breakranks snapshot`, or a folder of dumps",
     )
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
-    parser.add_argument("--rank", "--ranks", dest="rank", metavar="SET", help="only these ranks: 3, 0-7, 0,4-6, 0-31/8")
+    add_rank(parser)
     add_reach(parser)
 
 
+def add_rank(parser: argparse.ArgumentParser, help: str = "only these ranks: 3, 0-7, 0,4-6, 0-31/8") -> None:
+    """``--rank``; the older ``--ranks`` is understood, too."""
+    parser.add_argument("--rank", metavar="SET", help=help)
+    parser.add_argument("--ranks", dest="rank", help=argparse.SUPPRESS)
+
+
 def add_reach(parser: argparse.ArgumentParser) -> None:
-    """How the hosts of a target are reached. Defaults: the environment and a file, see ``cli.defaults``."""
+    """How the hosts of a target are reached. Defaults: the environment and a file, see ``cli.config``."""
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh, pdsh and mpirun: read this file, as ssh -F does")
     parser.add_argument("--ssh-options", metavar="TEXT", help="more options for ssh: '-p 2222 -i key'")
     parser.add_argument("--python", metavar="PATH", help="the Python to use on the hosts (default: one that is there)")

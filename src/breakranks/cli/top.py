@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 
+from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.errors import UsageError
 from breakranks.explain.diagnosis import Diagnosis
@@ -34,7 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0.2 <= args.interval <= 3600:
         raise UsageError(f"--interval {args.interval:g} is out of range", "Give 0.2 to 3600 seconds.")
-    target = next(job_selection.rounds(args, patient=args.once))
+    with job_selection.rounds(args, patient=args.once) as targets:
+        return _show(next(targets), args)
+
+
+def _show(target: RunningJob | Snapshot, args: argparse.Namespace) -> int:
     job_selection.need_processes(target, args.target)
     ranks = job_selection.ranks_of(target, args.rank)
 
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         terminal_output.show(top_view.frame_lines(target, diagnosis, look), look)
         return 1 if diagnosis.verdict is not None else 0
 
-    with job_selection.session(target, args, ranks=ranks, keep=2) as session:
+    with target.sampler(ranks=ranks, keep=2) as session:
         session.sample()
         started = time.monotonic()
 

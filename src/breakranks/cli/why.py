@@ -11,15 +11,14 @@ import sys
 
 from msgspec.structs import replace
 
-from breakranks.backend.conclusive import sample_until_conclusive
+from breakranks.backend.job_backend import RunningJob
+from breakranks.backend.sampling_loop import sample_until_conclusive
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.cli.progress_line import ProgressLine
 from breakranks.errors import UsageError
 from breakranks.explain.diagnosis import Diagnosis
-from breakranks.explain.frame_table import FrameTable, from_toml
+from breakranks.explain.frame_meanings import FrameTable, from_toml
 from breakranks.explain.verdict import explain
-from breakranks.jobs.found_jobs import FoundJob
-from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.rankset import RankSet
 from breakranks.show.json_output import to_text, why_json
 from breakranks.show.stack_tree import of_dumps
@@ -65,12 +64,13 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{name} {value:g} is out of range", "Give 0 to 3600 seconds.")
     table = meanings(args.meanings)
     status = 2
-    for target in job_selection.rounds(args, patient=args.json or bool(args.save)):
-        status = _explain(target, table, args)
+    with job_selection.rounds(args, patient=args.json or bool(args.save)) as targets:
+        for target in targets:
+            status = _explain(target, table, args)
     return status
 
 
-def _explain(target: FoundJob | ClusterJob | Snapshot, table: FrameTable, args: argparse.Namespace) -> int:
+def _explain(target: RunningJob | Snapshot, table: FrameTable, args: argparse.Namespace) -> int:
     ranks = job_selection.ranks_of(target, args.rank)
     if isinstance(target, Snapshot) and of_dumps(target):
         # Who has not come shows against the others only: all are explained, and those asked for are shown.
@@ -81,13 +81,13 @@ def _explain(target: FoundJob | ClusterJob | Snapshot, table: FrameTable, args: 
     else:
         progress = ProgressLine()
         snapshot, diagnosis = sample_until_conclusive(
-            job_selection.session(target, args, ranks=ranks),
+            target.sampler(ranks=ranks),
             native=not args.no_native,
             interval=args.interval,
             patience=args.patience,
             table=table,
             inject=not args.no_inject,
-            progress=progress,
+            progress=progress.watching,
         )
         progress.done()
     if args.save:

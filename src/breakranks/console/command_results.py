@@ -40,7 +40,7 @@ class RanksStopped(Struct, frozen=True, kw_only=True):
     states: tuple[Message, ...]
 
 
-class OtherThreads(Struct, frozen=True, kw_only=True):
+class ToolCommand(Struct, frozen=True, kw_only=True):
     """A command of the whole tool that is wanted from inside: ``why`` or ``stacks``."""
 
     command: str
@@ -53,4 +53,4 @@ class LeaveConsole(Struct, frozen=True, kw_only=True):
     kill: bool = False
 
 
-Outcome = Notice | RankStates | RanksStopped | OtherThreads | LeaveConsole | FoldedAnswers
+Outcome = Notice | RankStates | RanksStopped | ToolCommand | LeaveConsole | FoldedAnswers

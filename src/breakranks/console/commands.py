@@ -14,19 +14,19 @@ from breakranks.console.command_results import (
     NEW_LINE,
     LeaveConsole,
     Notice,
-    OtherThreads,
     Outcome,
     RanksStopped,
     RankState,
     RankStates,
+    ToolCommand,
 )
 from breakranks.console.debug_session import DebugSession, PendingCommand, SessionEvent
 from breakranks.console.rank_phrases import are, them, they_come, they_stop, verb
 from breakranks.console.unanswered import UnansweredRanks, waits_of
 from breakranks.errors import UsageError
+from breakranks.own_suspension import stalled
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.snapshot.answer_groups import RankAnswer, fold
-from breakranks.stall import stalled
 
 _LOOK_SECONDS = 0.7  # seconds without an answer after which we look where a rank is
 _AGAIN_SECONDS = 2.0
@@ -177,7 +177,7 @@ class Console:
         came = self.session.wait(lambda: bool(self.session.stopped), float(word.rest or self._patience))
         self.failed = self.failed or not came
         if not came:
-            yield Notice(text="nobody has stopped", style="warn")
+            yield Notice(text="no rank has stopped", style="warn")
         self.session.wait(lambda: self.session.debugged <= self.session.stopped, _ARRIVAL_SECONDS)
         self._sent = False
         self._drop_events(self.session.stopped, "stopped")
@@ -263,10 +263,10 @@ class Console:
         yield RankStates(rows=rows, absent=RankSet.span(0, self.session.world) - self.session.ranks)
 
     def _do_stacks(self, word: CommandWord) -> Iterator[Outcome]:
-        yield OtherThreads(command="stacks", ranks=self._named(word.rest) if word.rest else RankSet())
+        yield ToolCommand(command="stacks", ranks=self._named(word.rest) if word.rest else RankSet())
 
     def _do_why(self, word: CommandWord) -> Iterator[Outcome]:
-        yield OtherThreads(command="why", ranks=RankSet())
+        yield ToolCommand(command="why", ranks=RankSet())
 
     def _do_quit(self, word: CommandWord) -> Iterator[Outcome]:
         yield LeaveConsole()

@@ -10,11 +10,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from breakranks.backend.rank_connection import AgentPlace, FoundAgent, LocalAgents, Message, RankConnection
+from breakranks.backend.job_backend import Backend
+from breakranks.backend.local_backend import LocalBackend
+from breakranks.backend.rank_connection import FoundAgent, Message, RankConnection
 from breakranks.errors import ManyJobsError, NoJobError
+from breakranks.own_suspension import stalled
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.snapshot.answer_groups import RankAnswer
-from breakranks.stall import stalled
 
 _NO_AGENT = (
     "Put breakranks.breakpoint() where it is to stop, and start the job; a rank is here from its first breakpoint on.\n"
@@ -53,10 +55,11 @@ class DebugSession:
         *,
         watch: bool = False,
         agents: Iterable[FoundAgent] | None = None,
-        place: AgentPlace | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self.job = job
-        self._place = LocalAgents() if place is None else place
+        self.backend: Backend = LocalBackend() if backend is None else backend
+        self._place = self.backend.agents
         self._agents = None if agents is None else list(agents)  # those of a job that was attached to: no others come
         self._pids = None if pids is None else frozenset(pids)
         self._watch = watch

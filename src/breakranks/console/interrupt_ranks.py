@@ -6,8 +6,8 @@ import time
 
 from breakranks.console.debug_session import DebugSession
 from breakranks.errors import UsageError
+from breakranks.own_suspension import stalled
 from breakranks.rankset import RankSet
-from breakranks.stall import stalled
 
 _LOOK_SECONDS = 0.1  # seconds between two looks at a rank that has not stopped
 _ANSWER_SECONDS = 1.0  # seconds in which it says where it is

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from breakranks.explain import phrases
-from breakranks.explain.frame_table import GLOO_OPS, GLOO_WORK, PHRASES, FrameMeaning, FrameTable
+from breakranks.explain.frame_meanings import GLOO_OPS, GLOO_WORK, FrameMeaning, FrameTable
+from breakranks.explain.values import Doing, where_of
 from breakranks.snapshot.code_owner import innermost_own, is_own, native_tail
 from breakranks.snapshot.model import Call, Frame, Process, Sample, Snapshot, Thread
 from breakranks.snapshot.own_threads import cut_agent, is_in_agent
@@ -21,7 +21,7 @@ _WAITS = frozenset({"wait4", "waitid"})
 
 
 class Activity(NamedTuple):
-    """``word`` is a key of ``meanings.PHRASES``; ``op`` says which (``all_reduce``, ``FileBaton``).
+    """``word`` is one of ``frame_meanings.ACTIVITIES``; ``op`` says which (``all_reduce``, ``FileBaton``).
 
     ``where`` is the user's own innermost frame; ``about`` the file, socket or terminal it is blocked on;
     ``context`` what the work is part of (loading data, checkpointing, backward).
@@ -44,12 +44,18 @@ class Activity(NamedTuple):
             return "opening"
         return "writing" if "write" in name or "sync" in name else "reading"
 
-    @property
-    def phrase(self) -> str:
-        text = PHRASES.get(self.word, self.word).format(op=self.op or "…").replace(" (…)", "").replace("…", "it")
-        if self.about and self.word in ("io", "socket"):
-            text = f"{self.verb if self.word == 'io' else 'waiting for'} {self.about}"
-        return f"{text}, {self.context}" if self.context and self.word not in ("compile",) else text
+    def doing(self, stands: float = 0.0, left: float | None = None) -> Doing:
+        """The same as plain data, for a finding."""
+        return Doing(
+            word=self.word,
+            op=self.op,
+            about=self.about,
+            verb=self.verb,
+            context=self.context,
+            where=where_of(self.where),
+            stands=stands,
+            left=left,
+        )
 
 
 class ActivityReader:
@@ -246,4 +252,4 @@ def _operation(meaning: FrameMeaning, frame: Frame) -> str:
         return "send"
     if "::RecvWork" in name:
         return "recv"
-    return phrases.base(name.replace("::", "/"))
+    return name.replace("::", "/").rsplit("/", 1)[-1]

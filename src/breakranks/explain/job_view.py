@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from breakranks.explain import introspected
+from breakranks.explain import wait_chains
 from breakranks.explain.activity import ActivityReader
-from breakranks.explain.collectives import call_phrases
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.progress import CollectiveProgress, PendingCall
-from breakranks.explain.frame_table import PEER, FrameTable
+from breakranks.explain.frame_meanings import PEER, FrameTable
 from breakranks.explain.process_view import ProcessView, evidence_key, helpers_key, look
+from breakranks.explain.values import CallName, Subject
 from breakranks.rankset import RankSet
 from breakranks.snapshot.code_owner import innermost_installed
-from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.model import FileLock, Frame, Process, Rank, Snapshot, family
 from breakranks.snapshot.own_threads import without_agents
 
@@ -38,7 +38,7 @@ class RankGroup(NamedTuple):
     ranks: RankSet
     waits: RankSet
     reason: str
-    op: str
+    op: CallName
     where: Frame | None
     look: ProcessView
     call: PendingCall | None = None
@@ -58,7 +58,7 @@ class JobView:
         self.snapshot = snapshot
         self.reader = ActivityReader(snapshot, table)
         self.ranks: dict[int, Rank] = {rank.rank: rank for rank in snapshot.ranks}
-        self.spoke = introspected.spoken(snapshot)
+        self.spoke = wait_chains.spoken(snapshot)
         self.looks = _looks(snapshot, self.reader)
         self.seen = RankSet(self.ranks)
         self.gone = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason in ("exited", "absent")))
@@ -118,18 +118,16 @@ class JobView:
     def look_of(self, ranks: RankSet) -> ProcessView:
         return self.looks[ranks.first]
 
-    def who(self, ranks: RankSet) -> str:
-        """``rank 13 (node-5, pid 4242)``: the host only where there are several."""
+    def subject(self, ranks: RankSet) -> Subject:
+        """Who these are: with host and pid, the host only where there are several."""
         if len(ranks) != 1:
             hosts = self.hosts_of(ranks) if self.several and ranks != self.seen else []
-            if len(hosts) == 1 and len(ranks) == len(self.ranks_on(hosts[0])):
-                return f"all ranks of {hosts[0]} ({ranks})"
-            return f"ranks {ranks} ({fold(hosts)})" if hosts else f"ranks {ranks}"
+            whole = len(hosts) == 1 and len(ranks) == len(self.ranks_on(hosts[0]))
+            return Subject(ranks=str(ranks), hosts=tuple(hosts), whole_host=whole)
         rank = self.ranks.get(ranks.first)
         if rank is None:
-            return f"rank {ranks}"
-        host = f"{rank.host}, " if self.several else ""
-        return f"rank {ranks} ({host}pid {rank.process.pid})"
+            return Subject(ranks=str(ranks))
+        return Subject(ranks=str(ranks), host=rank.host if self.several else "", pid=rank.process.pid)
 
     def stands(self, ranks: RankSet) -> float:
         """For how long at least one of these has been where it is."""
@@ -216,7 +214,7 @@ class JobView:
         if one.activity.word in PEER:
             return shared
         # What a rank that waits for no rank does is judged with its helpers and its motion.
-        return *shared, one.moved, one.still, helpers_key(one.process), introspected.key(one.process)
+        return *shared, one.moved, one.still, helpers_key(one.process), wait_chains.key(one.process)
 
     def _node(self, ranks: RankSet) -> RankGroup:
         one = self.look_of(ranks)
@@ -232,7 +230,7 @@ class JobView:
                 ranks=ranks,
                 waits=self._others(call),
                 reason=reason,
-                op=call_phrases.call(self.ledger, call),
+                op=call_facts.call(self.ledger, call),
                 where=activity.where,
                 look=one,
                 call=call,
@@ -245,7 +243,13 @@ class JobView:
             known = peer is not None and peer in self.world
             waits = RankSet([peer]) if peer is not None and known else self.world - ranks
             return RankGroup(
-                ranks=ranks, waits=waits, reason=reason, op=activity.op, where=activity.where, look=one, exact=known
+                ranks=ranks,
+                waits=waits,
+                reason=reason,
+                op=CallName(operation=activity.op),
+                where=activity.where,
+                look=one,
+                exact=known,
             )
         elif activity.word in PEER:
             waits = self.world - ranks
@@ -256,7 +260,7 @@ class JobView:
                 ranks=ranks,
                 waits=asked - ranks,
                 reason=reason,
-                op=activity.op,
+                op=CallName(operation=activity.op),
                 where=activity.where,
                 look=one,
                 exact=True,
@@ -268,12 +272,13 @@ class JobView:
                     ranks=ranks,
                     waits=RankSet([holder]),
                     reason=HELD_BY_RANK,
-                    op=activity.op,
+                    op=CallName(operation=activity.op),
                     where=activity.where,
                     look=one,
                     exact=True,
                 )
-        return RankGroup(ranks=ranks, waits=waits, reason=reason, op=activity.op, where=activity.where, look=one)
+        op = CallName(operation=activity.op)
+        return RankGroup(ranks=ranks, waits=waits, reason=reason, op=op, where=activity.where, look=one)
 
     def _calls(self) -> dict[int, PendingCall]:
         """The pending call that each rank stands in, by its recorder; not of ranks that have moved since."""

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from breakranks.explain import introspected
+from breakranks.explain import wait_chains
 from breakranks.explain.activity import Activity, ActivityReader
-from breakranks.explain.frame_table import PEER
+from breakranks.explain.frame_meanings import PEER
+from breakranks.explain.values import Doing
 from breakranks.snapshot.code_owner import is_own
 from breakranks.snapshot.model import PROGRESS, Frame, Process, Sample, Snapshot, Thread
 
@@ -64,6 +65,11 @@ class ProcessView(NamedTuple):
         return self.activity.where
 
     @property
+    def doing(self) -> Doing:
+        """What it does, as plain data for a finding."""
+        return self.activity.doing(self.stands, self.left)
+
+    @property
     def state(self) -> str:
         return self.process.state
 
@@ -97,7 +103,7 @@ def evidence_key(process: Process) -> object:
         parts.append(tuple((lock.path, lock.holder, lock.kind) for lock in process.locks))
     if process.children:
         parts.append(helpers_key(process))
-    parts.append(introspected.key(process))
+    parts.append(wait_chains.key(process))
     return tuple(parts)
 
 
@@ -214,7 +220,7 @@ def _deepest(samples: tuple[Sample, ...], last: Sample) -> Sample:
     return replace(last, threads=tuple(merged))
 
 
-def _tells(others: tuple[introspected.ChainStep, ...]) -> bool:
+def _tells(others: tuple[wait_chains.ChainStep, ...]) -> bool:
     """Whether a chain leads to another thread that does something."""
     return bool(others) and others[-1].wait is None and others[-1].activity.word not in _PASSIVE
 
@@ -243,7 +249,7 @@ def _choose(
         return (*busy, activity) if busy is not None else (main, activity, None)
     if activity.word not in ("thread-wait", "exit", "event-loop", "unknown"):
         return main, activity, None
-    chain = introspected.follow(process, threads, main.tid)
+    chain = wait_chains.follow(process, threads, main.tid)
     if chain is not None and (chain.back is not None or _tells(chain.steps[1:])):
         # The process itself has said for whom it waits.
         end = chain.end

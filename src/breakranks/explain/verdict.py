@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from breakranks.explain import phrases
+from breakranks.explain.causes.collective_causes import RanksMove
 from breakranks.explain.collectives.dump_verdict import explain_dumps, is_of_dumps
 from breakranks.explain.diagnosis import CERTAIN, Diagnosis, Finding, RankClass
-from breakranks.explain.frame_table import PEER, FrameTable
-from breakranks.explain.introspected import note, progress
+from breakranks.explain.frame_meanings import PEER, FrameTable
 from breakranks.explain.job_view import HELD_BY_RANK, JobView, RankGroup
 from breakranks.explain.rules import (
     host_faults,
@@ -19,9 +18,11 @@ from breakranks.explain.rules import (
     rendezvous,
     wait_cycle,
 )
-from breakranks.explain.rules.candidate import Candidate, folded, union, what, with_reason
+from breakranks.explain.rules.candidate import Candidate, call_of, folded, union, with_reason
 from breakranks.explain.rules.command_host import at_host, to_continue, with_target
 from breakranks.explain.rules.rank_cause import MOVING_SECONDS, SLOW_SECONDS, RankCause
+from breakranks.explain.values import Subject, where_of
+from breakranks.explain.wait_chains import progress, said_together
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Snapshot
 
@@ -84,7 +85,7 @@ def _explain(case: JobView) -> Diagnosis:
             classes=classes,
             settled=False,
             wait=max(0.1, wait),
-            why_not_settled=first.finding.summary,
+            pending=first.finding,
             known_end=first.known_end,
         )
     return Diagnosis(verdict=None, findings=(*_informational(case), *host_faults.notes(case)), classes=classes)
@@ -100,14 +101,14 @@ def _starting(one: Candidate, stood: float, classes: tuple[RankClass, ...]) -> D
         classes=classes,
         settled=False,
         wait=one.needs - stood,
-        why_not_settled=one.finding.summary,
+        pending=one.finding,
     )
 
 
 def _with_progress(case: JobView, one: Candidate) -> Candidate:
     """The same, with how far its ranks have come in their loops, where they themselves have said it."""
     said = progress(case.spoke, one.culprits, one.victims)
-    if not said:
+    if said is None:
         return one
     return one._replace(finding=replace(one.finding, evidence=(*one.finding.evidence, said)))
 
@@ -212,28 +213,30 @@ def _informational(case: JobView) -> tuple[Finding, ...]:
     moving = RankSet(rank for rank, one in case.looks.items() if one.moved or one.busy > 0.05)
     if not moving:
         return ()
-    many = "all" if moving == case.seen else str(len(moving))
-    text = f"{many} of {len(case.seen)} ranks move; nothing stands in their way"
-    return (Finding(kind="moving", culprits="", victims="", confidence=CERTAIN, summary=text, informational=True),)
+    finding = Finding(
+        kind="moving",
+        culprits="",
+        victims="",
+        confidence=CERTAIN,
+        cause=RanksMove(moving=len(moving), seen=len(case.seen)),
+        subject=Subject(ranks=str(moving)),
+        informational=True,
+    )
+    return (finding,)
 
 
 def _class(case: JobView, alike: list[RankGroup]) -> RankClass:
     one = alike[0].look
     ranks = union(alike)
     frames = case.snapshot.stack(one.thread.stack) if one.thread is not None else ()
-    label = what(case, alike)
-    if one.state in "TtZX":
-        label = {"T": "stopped", "t": "stopped by a debugger", "Z": "dead (zombie)", "X": "gone"}[one.state]
-    if one.activity.word == "sleep" and one.left is not None:
-        label = f"sleeping, {phrases.duration(one.left)} left"
     return RankClass(
         ranks=str(ranks),
-        activity=one.activity.word,
-        label=label,
+        doing=one.doing,
+        call=call_of(case, alike),
         frames=frames,
         state=one.state,
         moving=one.moved or (one.busy >= 0.05 and one.activity.word not in PEER),
         idle=case.stands(ranks),
-        where=phrases.where(one.where),
-        note=note(case.spoke, ranks),
+        where=where_of(one.where),
+        said=said_together(case.spoke, ranks),
     )

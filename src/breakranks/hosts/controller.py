@@ -38,8 +38,8 @@ from breakranks.hosts.input_checks import StageReport
 from breakranks.hosts.transport_process import TransportProcess, allow_files
 from breakranks.hosts.transports import HostPlan, LostHost, diagnose
 from breakranks.log import OFF, Log, level, milliseconds, relay
+from breakranks.own_suspension import stalled
 from breakranks.snapshot.snapshot_file import is_time
-from breakranks.stall import stalled
 
 _log = Log("hosts")
 _PING_SECONDS = 5.0

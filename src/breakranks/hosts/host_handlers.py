@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from breakranks.backend.attach_agents import attach, wait_for_leave
-from breakranks.backend.end_job import end_job
-from breakranks.backend.evaluate import EvalQuestion, ask
-from breakranks.backend.rank_connection import find_agents
+from breakranks.backend.attach_agents import wait_for_leave
+from breakranks.backend.evaluate import EvalQuestion
+from breakranks.backend.local_backend import LocalBackend, LocalJob
 from breakranks.backend.sampler import Sampler
 from breakranks.errors import BreakranksError, NoJobError
 from breakranks.hosts.host_check import host_check
@@ -35,10 +34,8 @@ from breakranks.hosts.host_messages import (
     TakeSample,
 )
 from breakranks.jobs.found_jobs import FoundJob
-from breakranks.jobs.local_jobs import find_jobs
 from breakranks.log import Log, milliseconds
 from breakranks.observe.process_table import ProcessTable, read_table
-from breakranks.observe.pyspy_parse import threads_of
 from breakranks.rankset import RankSet
 from breakranks.snapshot.snapshot_file import pack
 
@@ -49,7 +46,8 @@ class HostService:
     """``sockets`` are those that it has told of: a link may go to them and to nothing else."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, FoundJob] = {}
+        self._backend = LocalBackend()
+        self._jobs: dict[str, LocalJob] = {}
         self._session: Sampler | None = None
         self.sockets: set[str] = set()
         self._brought: list[Any] = []
@@ -91,14 +89,14 @@ class HostService:
     # ---- looking
 
     def _find(self, request: FindJobs) -> JobsFound:
-        table = read_table()
-        found = find_jobs(table, stack_of=threads_of)
+        found = self._backend.find()
         if request.slurm is not None:
+            table = read_table()
             found = found._replace(jobs=tuple(job for job in found.jobs if _of_slurm(table, job, *request.slurm)))
-        self._jobs = {job.job.key: job for job in found.jobs}
+        self._jobs = {job.job.key: LocalJob(job) for job in found.jobs}
         return JobsFound(request.id, found)
 
-    def _job(self, key: str) -> FoundJob:
+    def _job(self, key: str) -> LocalJob:
         job = self._jobs.get(key)
         if job is None:
             raise NoJobError(f"there is no job {key!r} on this host")
@@ -110,15 +108,12 @@ class HostService:
         session = self._session
         if session is None:
             raise NoJobError("no job is being looked at")
-        if request.samples:
-            session.sample(native=request.native, recorders=request.recorders)
-        if request.visit:
-            session.visit(all_ranks=request.visit == "all")
+        session.sample(native=request.native, recorders=request.recorders, visit=request.visit, samples=request.samples)
         return SampleTaken(request.id, pack(session.snapshot(request.keep or None)))
 
     def _look(self, look: SelectJob) -> None:
         self._end_look()
-        session = Sampler(self._job(look.key), ranks=_ranks(look.ranks), details=look.details)
+        session = self._job(look.key).sampler(ranks=_ranks(look.ranks), details=look.details)
         self._session = session.__enter__()
 
     def _end_look(self) -> None:
@@ -129,34 +124,26 @@ class HostService:
     # ---- getting in
 
     def _attach(self, request: AttachAgents) -> AgentsAttached:
-        found = attach(self._job(request.key), _ranks(request.ranks), deadline=request.deadline)
+        found = self._job(request.key).attach(_ranks(request.ranks), request.deadline)
         self.sockets.update(one.path for one in found.agents)
         self._brought += found.agents
         return AgentsAttached(request.id, _plain(found.agents), _plain(found.unreached))
 
     def _agents(self, request: ListAgents) -> AgentsAttached:
-        found = find_agents()
+        found = self._backend.agents.find()
         self.sockets.update(one.path for one in found)
         return AgentsAttached(request.id, _plain(found))
 
     def _eval(self, request: Evaluate) -> Evaluated:
         question = EvalQuestion(**request.question)
-        told = ask(
-            self._job(request.key),
-            _ranks(request.ranks),
-            question,
-            deadline=request.deadline,
-            takers=RankSet.parse(request.takers),
+        told = self._job(request.key).evaluate(
+            _ranks(request.ranks), question, request.deadline, takers=RankSet.parse(request.takers)
         )
         return Evaluated(request.id, _plain(told))
 
     def _end(self, request: EndJob) -> JobEnded:
         self._end_look()
-        pids = set(request.pids)
-        job = next((one for one in self._find(FindJobs(0)).found.jobs if pids & {rank.pid for rank in one.ranks}), None)
-        ranks = [rank.pid for rank in job.ranks] if job is not None else []
-        left = end_job(job.job.launcher_pid if job is not None else 0, sorted({*pids, *ranks}))
-        return JobEnded(request.id, tuple(left))
+        return JobEnded(request.id, tuple(self._backend.end_pids(request.pids)))
 
     def _check(self, request: CheckHost) -> HostChecked:
         found = self._find(FindJobs(request.id, request.slurm)).found

@@ -29,7 +29,7 @@ from breakranks.log import Log, milliseconds
 from breakranks.observe import process_state, pyspy_parse
 from breakranks.observe.pyspy_parse import PythonThread
 from breakranks.observe.watchdog import Watchdog
-from breakranks.stall import stalled
+from breakranks.own_suspension import stalled
 
 __all__ = ["InjectError", "InjectRefused", "InjectTimeout", "InjectedCodeFailed", "ProcessGone", "ask", "ask_many"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from breakranks.jobs.absent_ranks import LauncherMembers, expected_here, missing_ranks, zombie_ranks
+from breakranks.jobs.expected_ranks import LauncherMembers, expected_here, missing_ranks, zombie_ranks
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs, StackOf
 from breakranks.jobs.launchers import Launcher
 from breakranks.jobs.rank_environment import Identities, RankCandidate, candidates, same_program

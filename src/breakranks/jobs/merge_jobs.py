@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.rankset import RankSet
 from breakranks.snapshot.merge_hosts import of_hosts
-from breakranks.snapshot.missing_ranks import missing_of
 from breakranks.snapshot.model import Host, Job, Missing, Problem
+from breakranks.snapshot.unseen_ranks import missing_of
 
 _ADDRESSES = ("MASTER_ADDR", "MS_SCHED_HOST")
 _LOOPBACK = "loopback"

@@ -36,7 +36,9 @@ def starting_jobs(table: ProcessTable, ranks: Collection[int]) -> list[FoundJob]
         row = launcher_of(command, entry.name)
         assert row is not None
         world = world_size(command)
-        missing = (Missing(str(RankSet.span(0, world)), "absent", "its launcher has started no rank yet"),)
+        missing = (
+            Missing(str(RankSet.span(0, world)), "absent", "its launcher has started no rank yet", not_started=True),
+        )
         job = Job(
             key=f"{row.name}-{entry.pid}",
             launcher=row.name,

@@ -21,8 +21,8 @@ import msgspec
 
 from breakranks.log import Log, milliseconds
 from breakranks.observe import permissions
+from breakranks.own_suspension import stalled
 from breakranks.snapshot.model import Frame, Problem
-from breakranks.stall import stalled
 
 _log = Log("observe")
 _DEADLINE_SECONDS = 8.0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from breakranks.errors import BreakranksError
 from breakranks.log import Log, milliseconds
 from breakranks.observe import permissions
-from breakranks.stall import stalled
+from breakranks.own_suspension import stalled
 
 DEADLINE_SECONDS = 5.0
 _log = Log("observe")

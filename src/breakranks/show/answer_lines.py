@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from breakranks.rankset import RankSet, short_text
-from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, count, text_of, wrap
+from breakranks.show.quantities import plural
+from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, text_of, wrap
 from breakranks.snapshot.answer_groups import (
     COUNTS,
     FIGURES,
@@ -395,7 +396,7 @@ def _sentence(text: str, style: str, indent: str, look: TerminalStyle) -> Iterat
 
 def _cut_line(cut: int, indent: str) -> Iterator[Line]:
     if cut > 0:
-        yield (indent, (f"… {count(cut, 'character')} more (cut)", "dim"))
+        yield (indent, (f"… {plural(cut, 'character')} more (cut)", "dim"))
 
 
 def _narrower(look: TerminalStyle, by: int) -> TerminalStyle:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from breakranks.explain.collectives import call_phrases
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.progress import CollectiveProgress
 from breakranks.rankset import RankSet
 from breakranks.show.call_names import cut, group_name, rank_cells, short_name
@@ -24,8 +24,9 @@ from breakranks.show.group_progress import (
     transfers,
 )
 from breakranks.show.lost_hosts import lost_lines
+from breakranks.show.quantities import duration, plural
 from breakranks.show.stack_tree import header, missing_lines, only_recorded, problem_lines, rank_pieces
-from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, count, duration
+from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns
 from breakranks.snapshot.model import Problem, Rank, Snapshot
 
 GROUPS_SHOWN = 12
@@ -79,7 +80,7 @@ def _summary(ledger: CollectiveProgress, chosen: Sequence[GroupProgress]) -> Ite
     if not chosen:
         yield (("No collective has been recorded.", "bold"),)
         return
-    pieces: list[Piece] = [(count(len(chosen), "group"), "head")]
+    pieces: list[Piece] = [(plural(len(chosen), "group"), "head")]
     differ = sum(1 for one in chosen if one.mismatch is not None)
     waits = sum(1 for one in chosen if one.waiting and one.mismatch is None)
     well = sum(1 for one in chosen if one.well)
@@ -126,7 +127,7 @@ def _echo(ledger: CollectiveProgress, one: GroupProgress) -> object:
     if one.mismatch is not None or not heads or any(head is None for head in heads):
         return None
     rows = tuple((len(row.ranks), row.number, row.state, row.operations) for row in one.rows)
-    kinds = frozenset(call_phrases.kind(ledger, head) for head in heads if head is not None)
+    kinds = frozenset(call_facts.kind(ledger, head) for head in heads if head is not None)
     return (group_name(ledger.group(one.group)), rows, len(one.unseen), kinds)
 
 
@@ -141,12 +142,12 @@ def _folded(ledger: CollectiveProgress, alike: list[GroupProgress], look: Termin
     rows = [row for one in alike for row in one.rows]
     numbers = [row.number for row in rows if not row.stale] or [row.number for row in rows]
     many = f"{len(alike):,} groups of " if len(alike) > 1 else ""
-    size = f"{_span(sizes)}" if many else count(sizes[0], "rank")
+    size = f"{_span(sizes)}" if many else plural(sizes[0], "rank")
     text = f"{many}{size}, all at #{_span(numbers, '#', plain=True)}, {_pending(alike)}"
     unseen = sum(len(one.unseen) for one in alike)
-    text += f", {count(unseen, 'member')} unseen" if unseen else ""
+    text += f", {plural(unseen, 'member')} unseen" if unseen else ""
     stale = sum(len(row.ranks) for row in rows if row.stale)
-    text += f", {count(stale, 'member')} seen earlier" if stale else ""
+    text += f", {plural(stale, 'member')} seen earlier" if stale else ""
     seen = any(ledger.group(one.group).source == "seen" for one in alike)
     text += ", members as far as seen" if seen else ""
     return [(cut(group_name(ledger.group(alike[0].group)), look), "head"), text]
@@ -172,8 +173,8 @@ def _more(ledger: CollectiveProgress, left: list[GroupProgress]) -> Iterator[Lin
         for one in ones:
             waiting |= one.waiting
             others |= one.awaited
-        does = f"{count(len(waiting), 'rank')} wait for {len(others):,}" if waiting else "nobody waits"
-        yield ((cut(name, TerminalStyle()), "head"), f"  {count(len(ones), 'more group')}, {does} (--full, --group)")
+        does = f"{plural(len(waiting), 'rank')} wait for {len(others):,}" if waiting else "nobody waits"
+        yield ((cut(name, TerminalStyle()), "head"), f"  {plural(len(ones), 'more group')}, {does} (--full, --group)")
 
 
 def _span(numbers: list[int], sign: str = "", *, plain: bool = False) -> str:
@@ -186,7 +187,7 @@ def transfer_lines(
     ledger: CollectiveProgress, pending: Sequence[PendingTransfers], look: TerminalStyle
 ) -> Iterator[Line]:
     """Sends and recvs that have not completed, and whether the other end has called its part."""
-    yield (("point to point", "head"), f" · {count(sum(one.calls for one in pending), 'call')} not completed")
+    yield (("point to point", "head"), f" · {plural(sum(one.calls for one in pending), 'call')} not completed")
     shown = pending if look.full else pending[:_ROWS_SHOWN]
     rows: list[list[Piece]] = []
     for one in shown:

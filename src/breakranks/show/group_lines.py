@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from breakranks.explain import phrases
-from breakranks.explain.collectives import call_phrases
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.progress import CollectiveProgress, PendingCall
+from breakranks.explain.values import where_of
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.call_names import WORLD, call_text, cut, group_name, rank_cells, short_name, strided
 from breakranks.show.group_progress import DONE, GroupProgress, Moment, ProgressRow
-from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, count, duration, wrap
+from breakranks.show.quantities import duration, plural
+from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, wrap
+from breakranks.show.wording.value_wording import place
 from breakranks.snapshot.code_owner import innermost_own
 
 _ROWS_SHOWN = 12
@@ -39,7 +41,7 @@ def group_lines(ledger: CollectiveProgress, one: GroupProgress, look: TerminalSt
     for index, line in enumerate(columns(rows, right=(2, 3, 5))):
         if between and index == len(front) + 1:
             left = one.rows[len(front) : len(front) + between]
-            yield (f"  … {count(sum(len(row.ranks) for row in left), 'rank')} between, with --full",)
+            yield (f"  … {plural(sum(len(row.ranks) for row in left), 'rank')} between, with --full",)
         yield line
         for remark in remarks.get(index, ()):
             yield from ((text,) for text in wrap(remark, look.width, "      "))
@@ -121,7 +123,7 @@ def _whereabout(ledger: CollectiveProgress, group: int, rank: int, look: Termina
     if head is not None:
         call = f"{ledger.name(head.entry.operation)} #{head.entry.number}"
         return f"waits in {call}{_of(ledger, head.group, group, look)}{_from(ledger, head.entry.stack)}"
-    last = call_phrases.newest(ledger, rank)
+    last = call_facts.newest(ledger, rank)
     if last is None:
         return "in no call, and none is recorded"
     entry = last[1]
@@ -140,7 +142,7 @@ def _of(ledger: CollectiveProgress, other: int, here: int, look: TerminalStyle) 
 
 def _from(ledger: CollectiveProgress, stack: int) -> str:
     frame = innermost_own(ledger.snapshot.stack(stack))
-    return f", from {phrases.place(frame)}" if frame is not None else ""
+    return f", from {place(where_of(frame))}" if frame is not None else ""
 
 
 def _difference(ledger: CollectiveProgress, one: GroupProgress, look: TerminalStyle) -> Iterator[Line]:

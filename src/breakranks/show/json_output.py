@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass, Where
-from breakranks.explain.introspected import note, spoken
+from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass
+from breakranks.explain.values import Where
+from breakranks.explain.wait_chains import said_together, spoken
 from breakranks.rankset import RankSet
 from breakranks.show.lost_hosts import lost_hosts
 from breakranks.show.stack_tree import of_dumps
+from breakranks.show.wording.finding_wording import because, evidence_lines, label, next_lines, summary
+from breakranks.show.wording.said_wording import said_text
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread, family
 from breakranks.snapshot.own_threads import is_agent_thread
@@ -32,7 +35,7 @@ def why_json(snapshot: Snapshot, diagnosis: Diagnosis) -> Object:
         "findings": [finding_json(one) for one in findings],
         "classes": [class_json(one) for one in diagnosis.classes],
         "settled": diagnosis.settled,
-        "why_not_settled": diagnosis.why_not_settled,
+        "why_not_settled": summary(diagnosis.pending) if diagnosis.pending is not None else "",
         "problems": _problems(snapshot),
         "time": snapshot.time,
     }
@@ -66,16 +69,22 @@ def job_json(snapshot: Snapshot) -> Object:
 
 
 def finding_json(finding: Finding) -> Object:
+    """The sentences, and below them what they were made of: ``cause``, ``facts``, ``actions``, ``grounds``."""
     return {
         "kind": finding.kind,
         "culprits": finding.culprits,
         "victims": finding.victims,
         "confidence": finding.confidence,
-        "summary": finding.summary,
+        "summary": summary(finding),
         "where": where_json(finding.where),
-        "evidence": list(finding.evidence),
-        "next": list(finding.next),
-        "because": finding.because,
+        "evidence": evidence_lines(finding),
+        "next": next_lines(finding),
+        "because": because(finding),
+        "cause": msgspec.to_builtins(finding.cause),
+        "subject": msgspec.to_builtins(finding.subject),
+        "facts": msgspec.to_builtins(finding.evidence),
+        "actions": msgspec.to_builtins(finding.next),
+        "grounds": list(finding.grounds),
     }
 
 
@@ -90,12 +99,13 @@ def class_json(one: RankClass) -> Object:
         "ranks": one.ranks,
         "activity": one.activity,
         "frames": [frame_json(frame) for frame in one.frames],
-        "label": one.label,
+        "label": label(one),
         "state": one.state,
         "moving": one.moving,
         "idle": one.idle,
         "where": where_json(one.where),
-        "note": one.note,
+        "note": said_text(one.said),
+        "doing": msgspec.to_builtins(one.doing),
     }
 
 
@@ -124,7 +134,7 @@ def stacks_json(
             {
                 "ranks": str(found),
                 "frames": [frame_json(f) for f in frames_of(snapshot, row, full=full)],
-                "note": note(spoke, found),
+                "note": said_text(said_together(spoke, found)),
             }
             for row, found in classes(snapshot, ranks=ranks, native=native)
         ],

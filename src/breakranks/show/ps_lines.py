@@ -6,19 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from breakranks.rankset import RankSet
 from breakranks.show.lost_hosts import lost_lines, where_text
+from breakranks.show.quantities import amount, duration, plural
 from breakranks.show.stack_tree import missing_lines, problem_lines, set_text
-from breakranks.show.terminal_text import (
-    Line,
-    Piece,
-    TerminalStyle,
-    amount,
-    columns,
-    command_text,
-    count,
-    duration,
-    state_style,
-    state_word,
-)
+from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, command_text, state_style, state_word
 from breakranks.snapshot.model import Problem, Process, Rank, Snapshot, family
 
 FOLD_ABOVE = 40
@@ -69,7 +59,7 @@ def job_header(snapshot: Snapshot, look: TerminalStyle) -> Iterator[Line]:
     job = snapshot.job
     size = job.world_size or len(snapshot.ranks)
     here = len({rank.rank for rank in snapshot.ranks})
-    ranks = count(size, "rank") if here == size else f"{here:,} of {count(size, 'rank')} here"
+    ranks = plural(size, "rank") if here == size else f"{here:,} of {plural(size, 'rank')} here"
     started = f" · started {duration(snapshot.time - job.started)} ago" if job.started else ""
     seen = f" · seen {duration(look.now - snapshot.time)} ago" if look.now - snapshot.time > 60 else ""
     yield (("job " + job.key, "head"), f" · {job.launcher} · {ranks}{where_text(snapshot)}{started}{seen}")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from breakranks.explain.introspected import note, spoken
+from breakranks.explain.wait_chains import said_together, spoken
 from breakranks.rankset import RankSet
 from breakranks.show.lost_hosts import lost_lines, where_text
-from breakranks.show.terminal_text import Line, Piece, TerminalStyle, duration, short_path, state_style, state_word
+from breakranks.show.quantities import duration
+from breakranks.show.terminal_text import Line, Piece, TerminalStyle, short_path, state_style, state_word
+from breakranks.show.wording.said_wording import said_text
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Frame, Problem, Process, Rank, Snapshot, Thread
 from breakranks.snapshot.prefix_tree import StackNode, classes, fold, fold_threads, frames_of
@@ -70,7 +72,7 @@ def _notes(snapshot: Snapshot, thread: str = "") -> Callable[[RankSet], str]:
 
     spoke = spoken(snapshot)
     name = "" if thread == "main thread" else thread
-    return lambda ranks: note(spoke, ranks, name)
+    return lambda ranks: said_text(said_together(spoke, ranks, name))
 
 
 def header(snapshot: Snapshot, look: TerminalStyle) -> Line:

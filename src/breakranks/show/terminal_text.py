@@ -29,7 +29,6 @@ _CODES = {
     "own": "1;33",
     "head": "1",
 }
-_SECONDS = ((86400.0, "d", 3600.0, "h"), (3600.0, "h", 60.0, "min"), (60.0, "min", 1.0, "s"))
 
 
 class TerminalStyle(Struct, frozen=True, kw_only=True):
@@ -175,36 +174,6 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     return [*lines, indent + line]
 
 
-def duration(seconds: float | None) -> str:
-    """``0.4 s``, ``94 s``, ``12 min``, ``5 h 10 min``, ``3 d 4 h``; ``?`` when it is not known."""
-    if seconds is None or seconds < 0:
-        return "?"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    for unit, name, small, small_name in _SECONDS:
-        if seconds >= unit:
-            whole, rest = divmod(seconds, unit)
-            part = int(rest // small)
-            # From ten minutes on, seconds say nothing.
-            show_part = part and not (name == "min" and whole >= 10)
-            return f"{whole:.0f} {name} {part} {small_name}" if show_part else f"{whole:.0f} {name}"
-    return f"{seconds:.0f} s"
-
-
-def amount(size: int) -> str:
-    """``812 B``, ``1.2 GiB``."""
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 1024 or unit == "TiB":
-            break
-    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
-
-
 STATES = {
     "R": "running",
     "S": "sleeping",
@@ -225,11 +194,6 @@ def state_word(state: str) -> str:
 
 def state_style(state: str) -> str:
     return _STATE_STYLES.get(state[:1], "")
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """``1 rank``, ``3 ranks``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 _PACKAGES = ("/site-packages/", "/dist-packages/")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from breakranks.explain.diagnosis import Diagnosis
 from breakranks.rankset import RankSet
 from breakranks.show.lost_hosts import lost_lines
+from breakranks.show.quantities import duration
 from breakranks.show.stack_tree import header, missing_lines, set_text, stackless_lines
 from breakranks.show.terminal_text import (
     Line,
@@ -26,13 +27,13 @@ from breakranks.show.terminal_text import (
     TerminalStyle,
     clean,
     columns,
-    duration,
     render,
     state_style,
     state_word,
     wrap,
 )
 from breakranks.show.verdict_lines import motion, where_text
+from breakranks.show.wording.finding_wording import label, summary
 from breakranks.snapshot.model import Snapshot
 
 if TYPE_CHECKING:
@@ -77,11 +78,12 @@ def frame_lines(
 def _headline(diagnosis: Diagnosis, look: TerminalStyle) -> list[Line]:
     verdict = diagnosis.verdict
     if verdict is not None:
-        text = f"{verdict.summary} ({verdict.confidence})"
+        text = f"{summary(verdict)} ({verdict.confidence})"
         return [((line, "verdict"),) for line in wrap(text, look.width)[:2]]
     if any(one.moving for one in diagnosis.classes):
         return [(("nothing wrong that can be seen", "good"),)]
-    return [((diagnosis.why_not_settled or "no verdict yet", "dim"),)]
+    pending = summary(diagnosis.pending) if diagnosis.pending is not None else "no verdict yet"
+    return [((pending, "dim"),)]
 
 
 def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, look: TerminalStyle) -> list[Line]:
@@ -98,7 +100,7 @@ def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, look: TerminalStyle) -
                 f"{max(0.0, sum(shares) / len(shares)):.0f}%" if shares else "-",
                 motion(one),
                 (state_word(state) if len(state) == 1 else state, state_style(state)),
-                one.label or one.activity,
+                label(one),
                 where_text(one, look),
             ]
         )

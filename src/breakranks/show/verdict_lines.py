@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass, Where
+from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass
+from breakranks.explain.values import Where
 from breakranks.rankset import RankSet
 from breakranks.show.lost_hosts import lost_lines
+from breakranks.show.quantities import duration, plural
 from breakranks.show.stack_tree import (
     function_name,
     header,
@@ -17,17 +19,16 @@ from breakranks.show.stack_tree import (
     set_text,
     stackless_lines,
 )
-from breakranks.show.terminal_text import (
-    Line,
-    Piece,
-    TerminalStyle,
-    columns,
-    count,
-    duration,
-    short_path,
-    state_style,
-    state_word,
-    wrap,
+from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, short_path, state_style, state_word, wrap
+from breakranks.show.wording.finding_wording import (
+    because,
+    evidence_lines,
+    label,
+    next_lines,
+    second_sentence,
+    sentence,
+    summary,
+    victims_place,
 )
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Snapshot
@@ -66,22 +67,22 @@ def why_lines(snapshot: Snapshot, diagnosis: Diagnosis, look: TerminalStyle) -> 
 
 def verdict_lines(finding: Finding, diagnosis: Diagnosis, look: TerminalStyle) -> Iterator[Line]:
     """One finding whole: the sentence, where it is, who waits, the proof, how sure, what next."""
-    sentence, split, more = finding.summary.partition(". It is in ")
-    for line in wrap(sentence + "." if split else sentence, look.width):
+    text, more = sentence(finding), second_sentence(finding)
+    for line in wrap(f"{text}." if more else text, look.width):
         yield ((line, _STYLES.get(finding.confidence, "verdict")),)
-    for line in wrap(f"It is in {more}", look.width) if split else ():
+    for line in wrap(more, look.width) if more else ():
         yield (line,)
-    if finding.where is not None and f":{finding.where.line}" not in finding.summary:
+    if finding.where is not None and f":{finding.where.line}" not in f"{text} {more}":
         yield ("It is in ", (finding.where.function, "own"), f", {_at(finding.where, look)}.")
     if finding.victims:
-        waiting = finding.victims_where or _where_they_wait(finding, diagnosis, look)
+        waiting = victims_place(finding) or _where_they_wait(finding, diagnosis, look)
         ranks = set_text(RankSet.parse(finding.victims), look)
         yield (*_label("victims"), (ranks, "rank"), f"   {waiting}")
-    for index, fact in enumerate(finding.evidence):
+    for index, fact in enumerate(evidence_lines(finding)):
         yield from _labelled("proof" if index == 0 else "", fact, look)
-    because = finding.because or _CONFIDENCE.get(finding.confidence, "")
-    yield from _labelled("sure", f"{finding.confidence}: {because}" if because else finding.confidence, look)
-    for index, command in enumerate(finding.next):
+    why = because(finding) or _CONFIDENCE.get(finding.confidence, "")
+    yield from _labelled("sure", f"{finding.confidence}: {why}" if why else finding.confidence, look)
+    for index, command in enumerate(next_lines(finding)):
         yield (*_label("next" if index == 0 else ""), (command, "bold"))
 
 
@@ -105,7 +106,7 @@ def _where_they_wait(finding: Finding, diagnosis: Diagnosis, look: TerminalStyle
     victims = RankSet.parse(finding.victims)
     shared = [(len(RankSet.parse(one.ranks) & victims), one) for one in diagnosis.classes]
     number, best = max(shared, key=lambda pair: pair[0], default=(0, None))
-    return f"{best.label or best.activity}   {where_text(best, look)}" if best is not None and number else ""
+    return f"{label(best)}   {where_text(best, look)}" if best is not None and number else ""
 
 
 def where_text(one: RankClass, look: TerminalStyle) -> str:
@@ -124,7 +125,7 @@ def _nothing(diagnosis: Diagnosis) -> Iterator[Line]:
     elif moving:
         yield (
             ("Nothing is wrong that can be seen.", "good"),
-            f" {len(moving):,} of {count(len(everyone), 'rank')} moved while we looked.",
+            f" {len(moving):,} of {plural(len(everyone), 'rank')} moved between samples.",
         )
     else:
         yield (("No verdict: what was seen does not say why the job stands.", "bold"),)
@@ -160,7 +161,7 @@ def _others(diagnosis: Diagnosis, look: TerminalStyle) -> Iterator[Line]:
     yield ()
     shown = others if look.full else others[:_OTHERS_SHOWN]
     for index, finding in enumerate(shown):
-        yield from _labelled("also" if index == 0 else "", f"{finding.summary} ({finding.confidence})", look)
+        yield from _labelled("also" if index == 0 else "", f"{summary(finding)} ({finding.confidence})", look)
     if len(others) > len(shown):
         yield (*_label(""), f"and {len(others) - len(shown)} more with --full")
 
@@ -176,7 +177,7 @@ def class_lines(diagnosis: Diagnosis, look: TerminalStyle, *, still: bool = Fals
                 (f"({len(ranks):,})", "dim"),
                 (state_word(one.state) if len(one.state) == 1 else one.state, state_style(one.state)),
                 motion(one),
-                one.label or one.activity,
+                label(one),
                 where_text(one, look),
             ]
         )

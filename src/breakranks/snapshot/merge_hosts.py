@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from breakranks.rankset import RankSet
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.merge_recorders import RecorderMerger, rebuild
-from breakranks.snapshot.missing_ranks import missing_of, missing_since
 from breakranks.snapshot.model import (
     FORMAT_VERSION,
     Frame,
@@ -31,6 +30,7 @@ from breakranks.snapshot.model import (
     Thread,
 )
 from breakranks.snapshot.recorder_tables import Entry, Group, Operation, Recorder, Track, Transfer
+from breakranks.snapshot.unseen_ranks import missing_of, missing_since
 
 
 @contextmanager

@@ -184,12 +184,18 @@ class Missing(Struct, frozen=True):
     """Ranks that should exist and were not seen.
 
     ``reason`` is ``exited`` (its launcher is here and it is not), ``absent`` (never seen here, and
-    nothing says that it ran), ``elsewhere`` (another host's) or ``unreachable``.
+    nothing says that it ran), ``elsewhere`` (another host's) or ``unreachable``. ``host``: where they ran, if that is
+    known and the job has several. ``exited``: how many of them are known to have exited, where it is not known which.
+    ``not_started``: their launcher has started no rank yet. ``guessed``: that they should be here is a guess.
     """
 
     ranks: str
     reason: str
     detail: str = ""
+    host: str = ""
+    exited: int = 0
+    not_started: bool = False
+    guessed: bool = False
 
 
 class Host(Struct, frozen=True, kw_only=True):

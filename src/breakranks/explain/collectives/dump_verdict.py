@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from breakranks.explain import phrases
-from breakranks.explain.collectives import call_phrases
+from breakranks.explain.actions import Action, Advise, RunBreakranks
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.progress import CollectiveProgress
 from breakranks.explain.collectives.root_causes import MISMATCH, MISSING, ORDER, STALLED, RootCause, causes
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Diagnosis, Finding, RankClass
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.explain.values import CallName, Doing, Subject, where_of
+from breakranks.rankset import RankSet
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Frame, Snapshot
 
@@ -35,24 +36,21 @@ def _finding(ledger: CollectiveProgress, cause: RootCause) -> Finding:
     age = _age(ledger, cause)
     # Calls that differ, and rings, are there for good; that a rank has not come yet may be how the job runs.
     young = cause.kind in (MISSING, STALLED) and age is not None and age < _YOUNG_SECONDS
-    confidence, because = _confidence(ledger, cause)
-    if young:
-        confidence, because = GUESS, f"the dumps were written {phrases.duration(age or 0)} after: the job may just run"
-    text = call_phrases.sentence(ledger, cause)
-    if cause.kind == MISSING and cause.culprits & ledger.known:
-        text += call_phrases.last_call(ledger, cause.culprits & ledger.known)
-    trait = call_phrases.trait(ledger, cause.culprits)
+    confidence, ground = (GUESS, "young-dumps") if young else _confidence(ledger, cause)
     return Finding(
         kind=cause.kind,
         culprits=str(cause.culprits),
         victims=str(cause.victims),
         confidence=confidence,
-        summary=text,
-        where=phrases.where(frame),
-        evidence=(*((trait,) if trait else ()), *call_phrases.proof(ledger, cause)),
+        cause=call_facts.cause_of(ledger, cause, last=cause.kind == MISSING),
+        subject=Subject(ranks=str(cause.culprits)),
+        held_up=call_facts.held_up(cause),
+        victims_at=call_facts.victims_at(ledger, cause),
+        where=where_of(frame),
+        evidence=(*call_facts.trait(ledger, cause.culprits), *call_facts.proof(ledger, cause)),
         next=_next(ledger, cause),
-        because=because,
-        victims_where=call_phrases.victims_in(ledger, cause),
+        grounds=(ground,),
+        grounds_seconds=age or 0.0,
         informational=cause.kind == STALLED or young,
     )
 
@@ -68,27 +66,28 @@ def _where(ledger: CollectiveProgress, cause: RootCause) -> Frame | None:
         for entry in track.pending if number is not None and track.group == group else ():
             if entry.number == number:
                 return innermost_own(ledger.snapshot.stack(entry.stack))
-    last = call_phrases.newest(ledger, known.first)
+    last = call_facts.newest(ledger, known.first)
     return innermost_own(ledger.snapshot.stack(last[1].stack)) if last is not None else None
 
 
 def _confidence(ledger: CollectiveProgress, cause: RootCause) -> tuple[str, str]:
+    """How sure it is, and the ground for that."""
     if cause.kind == STALLED:
-        return GUESS, "everyone is in it; a dump does not say for how long"
+        return GUESS, "dump-no-time"
     if cause.kind == MISMATCH:
-        return LIKELY, "that they differ is certain; which side is wrong the code decides"
+        return LIKELY, "differ-certain"
     if not cause.culprits <= ledger.known:
-        return LIKELY, "there is no dump of it: it may have died, or only its dump is missing"
+        return LIKELY, "no-dump"
     if cause.ring and not any(wait.others for _, wait in cause.ring):
-        return GUESS, "nobody else is known to be in their groups: the dumps do not name members"
+        return GUESS, "members-unknown"
     if cause.kind == ORDER and not any(wait.is_order for _, wait in cause.ring):
-        return LIKELY, "that they wait for each other is certain; what should have come first the code decides"
+        return LIKELY, "ring-certain"
     if cause.ring and any(wait.is_order for _, wait in cause.ring):
-        return LIKELY, "each has called both, in another order; on streams of their own they could still complete"
+        return LIKELY, "orders-differ"
     partly = any(ledger.group(wait.group).source == "seen" for step in cause.steps for wait in step.waits)
     if partly and cause.kind == MISSING:
-        return CERTAIN, "its own dump shows that it has not called it (members as far as dumps show them)"
-    return CERTAIN, "the dumps of both sides show it"
+        return CERTAIN, "own-dump"
+    return CERTAIN, "both-dumps"
 
 
 def _age(ledger: CollectiveProgress, cause: RootCause) -> float | None:
@@ -101,46 +100,49 @@ def _age(ledger: CollectiveProgress, cause: RootCause) -> float | None:
     return max(ages, default=None)
 
 
-def _next(ledger: CollectiveProgress, cause: RootCause) -> tuple[str, ...]:
+def _next(ledger: CollectiveProgress, cause: RootCause) -> tuple[Action, ...]:
     unseen = cause.culprits - ledger.known
     if unseen:
-        return (f"look for the end of {ranks_text(unseen)}: its log, its host; a dump of it would settle it",)
+        return (Advise(what="find-dump", ranks=str(unseen)),)
     path = next(iter(ledger.recorders.values())).source.rpartition("/")[0] or "."
-    return (f"breakranks collectives {path} --history 8",)
+    return (RunBreakranks(command="collectives", path=path, args=("--history", "8")),)
 
 
 def _classes(ledger: CollectiveProgress) -> list[RankClass]:
     """Ranks whose oldest pending call is of the same kind and made at the same place."""
     found: dict[object, list[int]] = {}
-    first: dict[object, tuple[str, str, int]] = {}
+    first: dict[object, tuple[str, CallName | None, bool, int]] = {}
     groups: dict[object, set[tuple[int, int]]] = {}
     for rank in ledger.known:
         head = ledger.head(rank) if rank in ledger.waits else None
-        last = call_phrases.newest(ledger, rank)
+        last = call_facts.newest(ledger, rank)
+        call: CallName | None
         if head is not None:
             activity = "p2p" if head.is_transfer else "collective"
             stack = head.entry.stack
-            key: object = (activity, call_phrases.kind(ledger, head), stack)
+            key: object = (activity, call_facts.kind(ledger, head), stack)
             groups.setdefault(key, set()).add((head.group, head.entry.number))
-            label = (
-                f"in {call_phrases.call(ledger, head) if len(groups[key]) == 1 else call_phrases.calls(ledger, head)}"
-            )
+            alone = len(groups[key]) == 1
+            call = call_facts.call(ledger, head) if alone else call_facts.calls(ledger, head)
         else:
             activity, stack = "compute", last[1].stack if last is not None else 0
-            label = (
-                f"in no call; its last was {call_phrases.entry(ledger, *last)}" if last is not None else "in no call"
-            )
-            key = (activity, label if last is None else (last[0], last[1].operation), stack)
+            call = call_facts.entry(ledger, *last) if last is not None else None
+            key = (activity, None if last is None else (last[0], last[1].operation), stack)
         found.setdefault(key, []).append(rank)
-        first[key] = (activity, label, stack)
+        first[key] = (activity, call, head is None, stack)
     classes = []
     for key, ranks in found.items():
-        activity, label, stack = first[key]
+        activity, call, ended, stack = first[key]
         frames = ledger.snapshot.stack(stack)
-        where = innermost_own(frames)
+        where = where_of(innermost_own(frames))
         classes.append(
             RankClass(
-                ranks=str(RankSet(ranks)), activity=activity, label=label, frames=frames, where=phrases.where(where)
+                ranks=str(RankSet(ranks)),
+                doing=Doing(word=activity, where=where),
+                call=call,
+                last=ended,
+                frames=frames,
+                where=where,
             )
         )
     return sorted(classes, key=lambda one: RankSet.parse(one.ranks).first)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from breakranks.explain.values import CallName
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Snapshot
 from breakranks.snapshot.recorder_tables import (
@@ -166,8 +167,8 @@ class CollectiveProgress:
         """The pending call that holds a rank up: the oldest for which somebody is missing, or that differs."""
         return self._first(self.waits[rank])
 
-    def worked_with(self, ranks: RankSet) -> str:
-        """A completed call that all of these must have been in: ``all_reduce #5``; empty where there is none."""
+    def worked_with(self, ranks: RankSet) -> CallName | None:
+        """A completed call that all of these must have been in; None where there is none."""
         for group, tracks in enumerate(self.tracks):
             if not ranks <= self.members[group]:
                 continue
@@ -175,8 +176,8 @@ class CollectiveProgress:
                 for number in range(track.completed, track.first - 1, -1):
                     row = track.row(number)
                     if row and self._together[row]:
-                        return f"{self.name(row)} #{number}"
-        return ""
+                        return CallName(operation=self.name(row), number=number)
+        return None
 
     def edges(self) -> dict[int, RankSet]:
         """Who waits for whom, over all groups and pairs: every rank that has a pending call.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from breakranks.explain import phrases
+from breakranks.explain.actions import RunBreakranks, stacks_of
+from breakranks.explain.causes.process_causes import Computing, MovesInCode, NeverLeaves, SeenAtLines, Spinning
 from breakranks.explain.diagnosis import GUESS, LIKELY
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import BUSY_SHARE, ProcessView
 from breakranks.explain.rules.lock_owners import attach
 from breakranks.explain.rules.rank_cause import SLOW_SECONDS, WORKING_SECONDS, RankCause
+from breakranks.explain.values import where_of
 from breakranks.snapshot.code_owner import is_own, native_tail
 from breakranks.snapshot.model import PROGRESS, Frame, Thread
 
@@ -25,34 +27,33 @@ def reason(case: JobView, one: ProcessView) -> RankCause | None:
         return None
     threads = [t for sample in one.process.samples for t in sample.threads if t.tid == one.thread.tid and t.stack]
     stacks = [case.snapshot.stack(thread.stack) for thread in threads]
-    share = f"{min(one.busy, 1) * 100:.0f} % of a CPU"
+    share = min(one.busy, 1.0)
     loop, lines, callees = _loop(stacks)
     short = len(lines) <= _SHORT_BODY and callees <= 1
     if loop is not None and short and not _computes(case, threads, stacks) and not _counts(threads, loop):
         return RankCause(
             kind="busy-loop",
-            text=f"runs in a loop without getting on, in {phrases.place(loop)}",
+            cause=Spinning(where=where_of(loop)),
             evidence=(
-                f"it uses {share} and never leaves {loop.function}",
-                f"seen {len(stacks)} times, always at line {' or '.join(map(str, sorted(lines)))}",
+                NeverLeaves(share=share, function=loop.function),
+                SeenAtLines(looks=len(stacks), lines=tuple(sorted(lines))),
             ),
-            next=(f"breakranks stacks pid:{one.process.pid} --native", *attach(case, one)),
+            next=(stacks_of(one.process.pid, "--native"), *attach(case, one)),
             confidence=LIKELY,
             needs=SLOW_SECONDS,
             where=loop,
-            because="it was in the same short loop each time we looked, using a whole CPU",
+            grounds=("same-loop",),
             samples=_LOOKS,
         )
-    context = f", {one.activity.context}" if one.activity.context else ""
     return RankCause(
         kind="straggler",
-        text=f"is still computing{context} in {phrases.place(loop or one.where)}",
-        evidence=(f"it uses {share}, at {len({s[-1] for s in stacks})} different lines in {len(stacks)} looks",),
-        next=(f"breakranks top --rank {case.rank_of(one.process) or 0}",),
+        cause=Computing(context=one.activity.context, where=where_of(loop or one.where)),
+        evidence=(MovesInCode(share=share, lines=len({stack[-1] for stack in stacks}), looks=len(stacks)),),
+        next=(RunBreakranks(command="top", args=("--rank", str(case.rank_of(one.process) or 0))),),
         confidence=LIKELY if one.moved or len(lines) > 1 else GUESS,
         needs=WORKING_SECONDS,
         where=loop or one.where,
-        because="it works; whether it will end cannot be seen",
+        grounds=("works",),
         samples=_LOOKS,
     )
 
@@ -84,7 +85,7 @@ def _computes(case: JobView, threads: list[Thread], stacks: list[tuple[Frame, ..
     if not merged:
         return True
     return any(
-        not phrases.base(frame.file).startswith(("python", "libpython", "libc.so"))
+        not frame.file.rsplit("/", 1)[-1].startswith(("python", "libpython", "libc.so"))
         for frames in merged
         for frame in native_tail(frames)
     )

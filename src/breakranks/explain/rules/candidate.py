@@ -1,16 +1,21 @@
-"""What the rules hand to the judge, and the sentences that they share."""
+"""What the rules propose as findings, and the evidence that they share."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from breakranks.explain import phrases
-from breakranks.explain.collectives import call_phrases
+from msgspec.structs import replace
+
+from breakranks.explain.causes import Fact
+from breakranks.explain.causes.collective_causes import OwnTimeout, RanksWait
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.diagnosis import Finding
 from breakranks.explain.job_view import JobView, RankGroup
-from breakranks.explain.process_view import ProcessView
 from breakranks.explain.rules.rank_cause import RankCause
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.explain.values import CallName, HeldUp, WaitPlace, where_of
+from breakranks.rankset import RankSet
+
+_SHOWN = 6
 
 
 class Candidate(NamedTuple):
@@ -29,29 +34,19 @@ class Candidate(NamedTuple):
 def with_reason(case: JobView, ranks: RankSet, reason: RankCause, waiting: list[RankGroup]) -> Candidate:
     """A rank that waits for no rank, for a cause that is known."""
     victims = case.victims_of(ranks) if waiting else RankSet()
-    tail = f"; {wait_for(case, ranks, victims)} in {waiting_place(waiting, ranks)}" if victims else ""
-    text = reason.text
-    if len(ranks) > 1:
-        for one, many in (
-            ("is ", "are "),
-            ("waits ", "wait "),
-            ("has ", "have "),
-            ("holds ", "hold "),
-            ("runs ", "run "),
-        ):
-            if text.startswith(one):
-                text = many + text[len(one) :]
     finding = Finding(
         kind=reason.kind,
         culprits=str(ranks),
         victims=str(victims),
         confidence=reason.confidence,
-        summary=f"{case.who(ranks)} {text}{tail}",
-        where=phrases.where(reason.where),
+        cause=reason.cause,
+        subject=case.subject(ranks),
+        held_up=held_up(case, ranks, victims, at=waiting_place(waiting, ranks)) if victims else None,
+        victims_at=victims_place(waiting, ranks, victims) if victims else None,
+        where=where_of(reason.where),
         evidence=(*reason.evidence, *(victims_evidence(case, waiting) if waiting else ())),
         next=reason.next,
-        because=reason.because,
-        victims_where=victims_place(waiting, ranks, victims) if victims else "",
+        grounds=reason.grounds,
     )
     return Candidate(finding=finding, needs=reason.needs, culprits=ranks, victims=victims, samples=reason.samples)
 
@@ -70,34 +65,46 @@ def first_wait(nodes: list[RankGroup], ranks: RankSet) -> RankGroup:
     )
 
 
-def waiting_place(nodes: list[RankGroup], ranks: RankSet | None = None) -> str:
-    """``all_reduce #239 of mesh_tp, train.py:120 in step``: where most of those are that wait for these ranks."""
+def waiting_place(nodes: list[RankGroup], ranks: RankSet | None = None) -> WaitPlace:
+    """Where most of those are that wait for these ranks."""
     node = max(nodes, key=lambda one: len(one.ranks)) if ranks is None else first_wait(nodes, ranks)
-    frame = node.where
-    return node.op if frame is None else f"{node.op}, {phrases.base(frame.file)}:{frame.line} in {frame.function}"
+    return WaitPlace(call=node.op, where=where_of(node.where))
 
 
-def victims_place(nodes: list[RankGroup], ranks: RankSet, victims: RankSet) -> str:
+def victims_place(nodes: list[RankGroup], ranks: RankSet, victims: RankSet) -> WaitPlace:
     """The same for a line of its own that names all victims: not all need be there."""
     first = first_wait(nodes, ranks)
-    rest = "" if not first.exact or victims <= first.ranks else "; the rest in other calls"
-    return waiting_place(nodes, ranks) + rest
+    elsewhere = first.exact and not victims <= first.ranks
+    return replace(waiting_place(nodes, ranks), others_elsewhere=elsewhere)
 
 
-def victims_evidence(case: JobView, nodes: list[RankGroup]) -> tuple[str, ...]:
-    lines = []
-    for alike in sorted(folded(case, nodes), key=lambda some: -len(union(some)))[:6]:
-        ranks = union(alike)
-        stood = case.stands(ranks)
-        lines.append(
-            f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {what(case, alike)}, "
-            f"in {phrases.place(alike[0].where)}{_lacking(case, alike)}"
-            + (f", for {phrases.duration(stood)}" if stood >= 1 else "")
-        )
+def victims_evidence(case: JobView, nodes: list[RankGroup]) -> tuple[Fact, ...]:
+    found: list[Fact] = [
+        _in_call(case, alike) for alike in sorted(folded(case, nodes), key=lambda some: -len(union(some)))[:_SHOWN]
+    ]
     limit = _time_limit(case, nodes)
-    if limit is not None:
-        lines.append(f"the operation's own timeout ends it in {phrases.duration(limit)}")
-    return tuple(lines)
+    return (*found, OwnTimeout(seconds=limit)) if limit is not None else tuple(found)
+
+
+def _in_call(case: JobView, alike: list[RankGroup]) -> RanksWait:
+    """Ranks that wait in one call, or in calls of the same kind, and who has not entered it."""
+    ranks = union(alike)
+    first = alike[0]
+    waits = RankSet()
+    for node in alike:
+        waits |= node.waits
+    unknown = waits & case.unreached
+    waits -= unknown
+    recorded = first.call is not None
+    return RanksWait(
+        ranks=str(ranks),
+        doing=replace(first.look.activity.doing(), where=where_of(first.where)),
+        call=call_of(case, alike),
+        absent=str(waits) if recorded else "",
+        behind=first.call is not None and first.call.is_order,
+        unknown=str(unknown) if recorded and not waits else "",
+        stands=case.stands(ranks),
+    )
 
 
 def _time_limit(case: JobView, nodes: list[RankGroup]) -> float | None:
@@ -111,61 +118,32 @@ def _time_limit(case: JobView, nodes: list[RankGroup]) -> float | None:
     return min(left, default=None)
 
 
-def doing(one: ProcessView) -> str:
-    if one.activity.word == "sleep" and one.left is not None:
-        return f"sleeping for another {phrases.duration(one.left)}" if one.left > 1 else "sleeping a moment at a time"
-    stood = f" (for {phrases.duration(one.stands)})" if one.stands >= 1 else ""
-    if one.activity.word == "unknown":
-        return "its stack could not be read"
-    return one.activity.phrase + stood
-
-
 def folded(case: JobView, nodes: list[RankGroup]) -> list[list[RankGroup]]:
     """Nodes that are one but for the group that they are in: the rows and columns of a mesh."""
     found: dict[object, list[RankGroup]] = {}
     for node in nodes:
-        kind = call_phrases.kind(case.ledger, node.call) if node.call is not None else id(node)
+        kind = call_facts.kind(case.ledger, node.call) if node.call is not None else id(node)
         found.setdefault((kind, node.where), []).append(node)
     return list(found.values())
 
 
-def what(case: JobView, alike: list[RankGroup]) -> str:
-    """``in all_reduce #9 of mesh_tp (4-7)``, or of several groups: ``in all_reduce of mesh_tp``"""
+def call_of(case: JobView, alike: list[RankGroup]) -> CallName | None:
+    """The call that these are in; of several groups without its number. None where it is not recorded."""
     node = alike[0]
     if node.call is None:
-        return node.look.activity.phrase
-    return f"in {node.op if len(alike) == 1 else call_phrases.calls(case.ledger, node.call)}"
+        return None
+    return node.op if len(alike) == 1 else call_facts.calls(case.ledger, node.call)
 
 
-def _lacking(case: JobView, alike: list[RankGroup]) -> str:
-    waits = RankSet()
-    for node in alike:
-        waits |= node.waits
-    unknown = waits & case.unreached
-    waits -= unknown
-    if alike[0].call is not None and unknown and not waits:
-        return f"; whether {ranks_text(unknown)} has entered it is not known"
-    if alike[0].call is None or not waits:
-        return ""
-    verb = "is behind with" if alike[0].call.is_order else "has not entered"
-    if len(waits) > 1:
-        verb = verb.replace("is", "are").replace("has", "have")
-    return f", which {ranks_text(waits)} {verb}"
-
-
-def wait_for(case: JobView, ranks: RankSet, victims: RankSet) -> str:
-    """``ranks 0-3 wait for it, 2 of them through 1 other group``"""
-    them = "them" if len(ranks) > 1 else "it"
-    text = f"{ranks_text(victims)} wait{'s' if len(victims) == 1 else ''} for {them}"
+def held_up(case: JobView, ranks: RankSet, victims: RankSet, *, at: WaitPlace | None = None) -> HeldUp:
+    """Who waits for these ranks, and how many of them through others, where that is known."""
     nodes = [node for node in case.waiting() if node.ranks & victims]
     if not nodes or not all(node.exact for node in nodes):
-        return text
+        return HeldUp(ranks=str(victims), at=at)
     through = [node for node in nodes if not node.waits & ranks]
-    groups = {node.call.group if node.call is not None else -1 for node in through}
-    if through:
-        others = f"{len(groups)} other group{'s' if len(groups) > 1 else ''}" if -1 not in groups else "others"
-        text += f", {len(union(through))} of them through {others}"
-    return text
+    groups = {node.call.group if node.call is not None else None for node in through}
+    count = None if None in groups else len(groups)
+    return HeldUp(ranks=str(victims), through=len(union(through)), groups=count, at=at)
 
 
 def union(nodes: list[RankGroup]) -> RankSet:

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from breakranks.explain import phrases
+from breakranks.explain.actions import Action, RunShell, stacks_of
+from breakranks.explain.causes import Fact
+from breakranks.explain.causes.helper_causes import (
+    BatchDue,
+    ForkedWithLock,
+    HelperCommands,
+    HelperDead,
+    HelperDoing,
+    HelperReplaced,
+    HelpersIdle,
+    HelperState,
+    HelperStopped,
+    HelperStuck,
+    HelperWait,
+    HelperZombies,
+    NoChildren,
+    NoHelper,
+    ReadsSample,
+    TaskLost,
+    WorkerGone,
+)
 from breakranks.explain.diagnosis import CERTAIN, LIKELY
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import ProcessView, look
 from breakranks.explain.rules import stopped_process
-from breakranks.explain.rules.external_waits import works
+from breakranks.explain.rules.external_waits import command_of, works
 from breakranks.explain.rules.lock_owners import attach
 from breakranks.explain.rules.rank_cause import (
     AT_ONCE_SECONDS,
@@ -16,11 +36,14 @@ from breakranks.explain.rules.rank_cause import (
     PATIENCE_SECONDS,
     RankCause,
 )
+from breakranks.explain.values import where_of
 from breakranks.snapshot.introspection import Loader
 from breakranks.snapshot.model import Process, family
 
 _POOLS = ("multiprocessing.Pool", "ProcessPoolExecutor", "joblib")
 _SERVANTS = ("resource_tracker", "forkserver")
+_SAMPLES_SHOWN = 16
+_COMMANDS_SHOWN = 3
 
 
 def reason(case: JobView, one: ProcessView) -> RankCause | None:
@@ -55,52 +78,59 @@ def _gone(one: ProcessView, loader: Loader | None, looks: list[tuple[Process, Pr
         return None
     return RankCause(
         kind="helper-dead",
-        text=f"waits (loading data) for worker {loader.worker} (process {loader.pid}), which is gone, "
-        f"in {phrases.place(one.where)}",
-        evidence=(f"batch {loader.batch} is due from worker {loader.worker}, process {loader.pid}: there is none",),
-        next=(f"dmesg | grep -i 'killed process {loader.pid}'",),
+        cause=WorkerGone(worker=loader.worker, pid=loader.pid, where=where_of(one.where)),
+        evidence=(BatchDue(batch=loader.batch, worker=loader.worker, pid=loader.pid, gone=True),),
+        next=(_killed(loader.pid),),
         confidence=CERTAIN,
         needs=PATIENCE_SECONDS,
         where=one.where,
-        because="the loader says whose batch is next",
+        grounds=("loader-says",),
     )
 
 
-def _at_sample(child: Process) -> tuple[str, str]:
-    """Which sample a worker is at: for the sentence, and for the proof."""
+def _killed(pid: int | None = None) -> Action:
+    """To see whether the kernel killed a process."""
+    which = "" if pid is None else f" {pid}"
+    return RunShell(script=f"dmesg | grep -i 'killed process{which}'")
+
+
+def _sample(child: Process) -> ReadsSample | None:
+    """Which sample a worker is at."""
     item = child.inside.item if child.inside is not None else None
     if item is None or item.index is None:
-        return "", ""
-    more = f", of batch {item.batch}" if item.batch >= 0 else ""
-    samples = ", ".join(map(str, item.samples[:16])) + (", …" if len(item.samples) > 16 else "")
-    return f", at sample {item.index}", f"it reads sample {item.index}{more}" + (f": {samples}" if samples else "")
+        return None
+    samples = tuple(item.samples[:_SAMPLES_SHOWN])
+    more = len(item.samples) > _SAMPLES_SHOWN
+    return ReadsSample(index=item.index, batch=item.batch, samples=samples, more=more)
 
 
 def _helpers(process: Process) -> list[Process]:
     return [child for child in family(process) if child.pid != process.pid]
 
 
-def _doing(one: ProcessView) -> str:
-    return "loading data" if one.activity.word == "data-loading" else f"in {one.activity.op}"
+def _task(one: ProcessView) -> str:
+    """What it waits in; empty: it loads data."""
+    return "" if one.activity.word == "data-loading" else one.activity.op
 
 
 def _dead(case: JobView, one: ProcessView, looks: list[tuple[Process, ProcessView]]) -> RankCause | None:
     dead = [child for child, _ in looks if child.state in "ZX"]
     if not dead:
         return None
-    pid = dead[0].pid
-    names = phrases.listed([f"{child.pid}" for child in dead])
+    pids = tuple(child.pid for child in dead)
     return RankCause(
         kind="helper-dead",
-        text=f"waits ({_doing(one)}) for its helper process {names}, which is dead, in {phrases.place(one.where)}",
-        evidence=(f"process {names} is a zombie: it ended and {one.process.pid} has not taken note",
-         *stopped_process.oom_evidence(case, dead[0])),
-        next=(f"dmesg | grep -i 'killed process {pid}'",),
+        cause=HelperDead(task=_task(one), pids=pids, where=where_of(one.where)),
+        evidence=(
+            HelperZombies(pids=pids, parent=one.process.pid),
+            *stopped_process.oom_evidence(case, dead[0]),
+        ),
+        next=(_killed(pids[0]),),
         confidence=CERTAIN if len(dead) == len(looks) else LIKELY,
         needs=AT_ONCE_SECONDS,
         where=one.where,
-        because="the kernel says that the helper is dead",
-    )  # fmt: skip
+        grounds=("helper-dead",),
+    )
 
 
 def _stuck(case: JobView, one: ProcessView, looks: list[tuple[Process, ProcessView]]) -> RankCause | None:
@@ -110,47 +140,48 @@ def _stuck(case: JobView, one: ProcessView, looks: list[tuple[Process, ProcessVi
         if child.state in "Tt":
             return RankCause(
                 kind=kind,
-                text=f"waits ({_doing(one)}) for its helper process {child.pid}, "
-                f"which is stopped (state {child.state})",
-                evidence=(f"helper {child.pid} is in state {child.state}",),
-                next=(f"kill -CONT {child.pid}",),
-                confidence=CERTAIN, needs=AT_ONCE_SECONDS, where=one.where,
-                because="the kernel says that the helper is stopped",
-            )  # fmt: skip
+                cause=HelperStopped(task=_task(one), pid=child.pid, state=child.state),
+                evidence=(HelperState(pid=child.pid, state=child.state),),
+                next=(RunShell(script=f"kill -CONT {child.pid}"),),
+                confidence=CERTAIN,
+                needs=AT_ONCE_SECONDS,
+                where=one.where,
+                grounds=("helper-stopped",),
+            )
     working = [(child, its) for child, its in looks if its.activity.word not in ("idle", "unknown") and child.python]
     if not working:
         return None
     child, its = max(working, key=lambda pair: pair[1].stands)
     naps = its.activity.word == "sleep" and its.left is not None and its.left <= LONG_SLEEP_SECONDS
     moving = its.moved or its.busy > 0.5 or naps or works(child)
-    evidence = [
-        f"helper {child.pid} is {its.activity.phrase}, in {phrases.place(its.where)}"
-        + (f", for {phrases.duration(its.stands)}" if its.stands >= 1 else ""),
-    ]
+    evidence: list[Fact] = [HelperDoing(pid=child.pid, doing=its.doing)]
     alone = sum(1 for t, _ in its.threads if t.python) == 1
     if its.activity.word == "thread-wait" and alone and "--multiprocessing-fork" not in child.command:
-        evidence.append(
-            "it waits for a lock and has no other thread: a thread of its parent held the lock when it was forked"
-        )
+        evidence.append(ForkedWithLock())
     if one.activity.word == "helper-wait" and its.activity.word in ("thread-wait", "helper-wait"):
         kind = "thread-deadlock"  # it waits for a lock, or for us: the two wait for each other
     loader = _owed(one)
-    which = ""
+    worker = None
     if loader is not None and loader.pid == child.pid:
-        which = f" (worker {loader.worker})"
-        evidence.append(f"batch {loader.batch} is due from worker {loader.worker}, process {loader.pid}")
-    sample, proof = _at_sample(child)
-    evidence += [proof] if proof else []
+        worker = loader.worker
+        evidence.append(BatchDue(batch=loader.batch, worker=loader.worker, pid=loader.pid))
+    sample = _sample(child)
+    evidence += [sample] if sample is not None else []
     return RankCause(
         kind=kind,
-        text=f"waits ({_doing(one)}) for its helper process {child.pid}{which}, which is {its.activity.phrase} "
-        f"in {phrases.place(its.where)}{sample}",
+        cause=HelperStuck(
+            task=_task(one),
+            pid=child.pid,
+            doing=its.doing,
+            worker=worker,
+            sample=sample.index if sample is not None else None,
+        ),
         evidence=tuple(evidence),
-        next=(f"breakranks stacks pid:{child.pid} --native", *attach(case, one)),
+        next=(stacks_of(child.pid, "--native"), *attach(case, one)),
         confidence=LIKELY if moving or one.activity.word == "helper-wait" else CERTAIN,
         needs=MOVING_SECONDS if moving else PATIENCE_SECONDS,
         where=its.where or one.where,
-        because="the helper's own stack shows it",
+        grounds=("helper-stack",),
     )
 
 
@@ -163,21 +194,18 @@ def _lost_task(one: ProcessView, looks: list[tuple[Process, ProcessView]]) -> Ra
     starts = sorted(child.started for child, _ in looks)
     # A pool forks its workers in one go, within milliseconds.
     late = starts[-1] - starts[0] > 0.1
-    evidence = [f"all {len(looks)} helpers are idle, waiting for work"]
-    if late:
-        evidence.append(
-            f"one of them started {phrases.duration(starts[-1] - starts[0])} after the first: it replaced one that died"
-        )
     return RankCause(
         kind="helper-dead",
-        text=f"waits in {one.activity.op} for a result that no helper is working on, in {phrases.place(one.where)}: "
-        "a helper died and its task is lost",
-        evidence=tuple(evidence),
-        next=("dmesg | grep -i 'killed process'",),
+        cause=TaskLost(op=one.activity.op, where=where_of(one.where)),
+        evidence=(
+            HelpersIdle(count=len(looks)),
+            *((HelperReplaced(seconds=starts[-1] - starts[0]),) if late else ()),
+        ),
+        next=(_killed(),),
         confidence=LIKELY,
         needs=PATIENCE_SECONDS,
         where=one.where,
-        because="every helper is idle" + (", and one was replaced" if late else ""),
+        grounds=("helpers-idle", *(("one-replaced",) if late else ())),
     )
 
 
@@ -186,26 +214,26 @@ def _nobody(one: ProcessView, looks: list[tuple[Process, ProcessView]]) -> RankC
         return None
     return RankCause(
         kind="helper-dead",
-        text=f"waits {_doing(one)} in {phrases.place(one.where)}, but has no helper process any more",
-        evidence=(f"process {one.process.pid} has no children",),
-        next=("dmesg | grep -i 'killed process'",),
+        cause=NoHelper(task=_task(one), where=where_of(one.where)),
+        evidence=(NoChildren(pid=one.process.pid),),
+        next=(_killed(),),
         confidence=LIKELY,
         needs=PATIENCE_SECONDS,
         where=one.where,
-        because="nobody is left who could answer",
+        grounds=("nobody-left",),
     )
 
 
 def _waiting(one: ProcessView, looks: list[tuple[Process, ProcessView]]) -> RankCause | None:
-    commands = phrases.listed(sorted({phrases.command(child.command or (child.name,), 60) for child, _ in looks})[:3])
+    commands = tuple(sorted({command_of(child) for child, _ in looks})[:_COMMANDS_SHOWN])
     kind = "data-loading" if one.activity.word == "data-loading" else "subprocess-wait"
     return RankCause(
         kind=kind,
-        text=f"waits {_doing(one)} in {phrases.place(one.where)}",
-        evidence=(f"its helpers: {commands}",),
-        next=(f"breakranks stacks pid:{one.process.pid} --threads",),
+        cause=HelperWait(task=_task(one), where=where_of(one.where)),
+        evidence=(HelperCommands(commands=commands),),
+        next=(stacks_of(one.process.pid, "--threads"),),
         confidence=LIKELY,
         needs=PATIENCE_SECONDS,
         where=one.where,
-        because="its stack shows the wait",
+        grounds=("wait-on-stack",),
     )

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import shlex
 
-from breakranks.explain import phrases
+from breakranks.explain.actions import Action, Advise, RunShell, stacks_of
+from breakranks.explain.causes import Fact
+from breakranks.explain.causes.file_causes import BlockedIn, BlockedIo, BytesMoved
+from breakranks.explain.causes.outside_causes import (
+    AwaitsAnswer,
+    AwaitsConnection,
+    CompilerLoad,
+    Compiling,
+    InNetworkCode,
+    ListensOn,
+    NoChild,
+    ProcessLoad,
+    SocketQueues,
+    SubprocessCommand,
+    SubprocessDoing,
+    SubprocessGone,
+    SubprocessWait,
+    WokenAgain,
+)
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import ProcessView, look
 from breakranks.explain.rules.rank_cause import MOVING_SECONDS, PATIENCE_SECONDS, SLOW_SECONDS, RankCause
+from breakranks.explain.values import where_of
 from breakranks.snapshot.model import Process, Sample, Socket, family
 
 NOISE_BYTES = 4096
@@ -72,63 +91,64 @@ def _subprocess(case: JobView, one: ProcessView) -> RankCause:
     if not children:
         return RankCause(
             kind="subprocess-wait",
-            text=f"waits for a subprocess in {phrases.place(one.where)}, and has none any more",
-            evidence=(
-                "it has no child process: what it started has ended, or handed its pipe to a process of its own",
-            ),
-            next=(f"ls -l /proc/{one.process.pid}/fd",),
-            confidence=LIKELY, needs=PATIENCE_SECONDS, where=one.where, because="its stack shows the wait",
-        )  # fmt: skip
+            cause=SubprocessGone(where=where_of(one.where)),
+            evidence=(NoChild(),),
+            next=(RunShell(script=f"ls -l /proc/{one.process.pid}/fd"),),
+            confidence=LIKELY,
+            needs=PATIENCE_SECONDS,
+            where=one.where,
+            grounds=("wait-on-stack",),
+        )
     child = children[-1]
-    state = {"T": "stopped", "Z": "dead", "D": "in an uninterruptible wait"}.get(child.state, "")
     moving = any(works(process) for process in children)
     # Many a step calls a program that takes some seconds: one that has just begun says little.
     young = child.started > 0 and case.snapshot.time - child.started < MOVING_SECONDS
-    command = phrases.command(child.command or (child.name,))
+    command = command_of(child)
     return RankCause(
         kind="subprocess-wait",
-        text=f"waits for its subprocess {child.pid} ({command}){', which is ' + state if state else ''}, "
-        f"in {phrases.place(one.where)}",
+        cause=SubprocessWait(pid=child.pid, command=command, state=child.state, where=where_of(one.where)),
         evidence=(
-            f"subprocess {child.pid}: {command}",
-            f"state {child.state}, {child.cpu_percent:.0f} % CPU"
-            + (f", waits in {child.wchan}" if child.wchan else ""),
+            SubprocessCommand(pid=child.pid, command=command),
+            ProcessLoad(state=child.state, cpu_percent=child.cpu_percent, kernel=child.wchan),
             *_its_stack(case, child),
         ),
-        next=(f"kill {child.pid}  # if it is not wanted any more",),
+        next=(RunShell(script=f"kill {child.pid}", comment="if it is not wanted any more"),),
         confidence=LIKELY if moving or young else CERTAIN,
         needs=MOVING_SECONDS if moving else SLOW_SECONDS if young else PATIENCE_SECONDS,
         where=one.where,
-        because="its stack and its child show it"
-        + (", and the child works" if moving else ", but the child has only just begun" if young else ""),
+        grounds=("child-seen", *(("child-works",) if moving else ("child-young",) if young else ())),
     )
 
 
-def _its_stack(case: JobView, child: Process) -> tuple[str, ...]:
+def command_of(process: Process) -> str:
+    return " ".join(process.command or (process.name,))
+
+
+def _its_stack(case: JobView, child: Process) -> tuple[Fact, ...]:
     """Where the subprocess itself is, if it is Python."""
     if not child.python or not child.samples:
         return ()
     its = look(case.snapshot, case.reader, child)
-    return (f"it is {its.activity.phrase}, in {phrases.place(its.where)}",) if its.where is not None else ()
+    return (SubprocessDoing(doing=its.doing),) if its.where is not None else ()
 
 
 def _compile(case: JobView, one: ProcessView) -> RankCause:
     children = _children(one)
     child = max(children, key=lambda p: p.cpu_percent, default=None)
-    what = f", process {child.pid} ({phrases.command(child.command or (child.name,), 60)})" if child is not None else ""
     return RankCause(
         kind="compile-wait",
-        text=f"is compiling ({one.activity.op or one.activity.context}{what}), in {phrases.place(one.where)}",
-        evidence=(
-            f"{child.pid} uses {child.cpu_percent:.0f} % CPU"
-            if child is not None
-            else "it compiles in its own process",
+        cause=Compiling(
+            what=one.activity.op or one.activity.context,
+            pid=child.pid if child is not None else 0,
+            command=command_of(child) if child is not None else "",
+            where=where_of(one.where),
         ),
-        next=("wait for it, or build once before the job starts",),
+        evidence=(CompilerLoad(pid=child.pid, cpu_percent=child.cpu_percent) if child is not None else CompilerLoad(),),
+        next=(Advise(what="wait-or-build"),),
         confidence=LIKELY,
         needs=PATIENCE_SECONDS,
         where=one.where,
-        because="its stack is in the compiler",
+        grounds=("in-compiler",),
     )
 
 
@@ -139,43 +159,52 @@ def _socket(case: JobView, one: ProcessView) -> RankCause | None:
     if found is not None and found.status == "listening":
         return RankCause(
             kind="socket-wait",
-            text=f"waits for somebody to connect to {found.local}, in {phrases.place(one.where)}",
-            evidence=(f"listening on {found.local}, blocked in {call.name if call is not None else 'the kernel'}",),
-            next=("look for the client that should come",),
-            confidence=GUESS, needs=SLOW_SECONDS, where=one.where,
-            because="if it is a server, this is how it should be", alone=False,
-        )  # fmt: skip
-    peer = _peer(found, one)
+            cause=AwaitsConnection(local=found.local, where=where_of(one.where)),
+            evidence=(ListensOn(local=found.local, call=call.name if call is not None else ""),),
+            next=(Advise(what="find-client"),),
+            confidence=GUESS,
+            needs=SLOW_SECONDS,
+            where=one.where,
+            grounds=("may-be-server",),
+            alone=False,
+        )
     moving = one.wakes or bytes_moved(one.process) > NOISE_BYTES
-    queues = (
-        (f"{found.protocol} {found.local} to {found.peer}, {found.status}, "
-         f"{found.send_queue} bytes unsent, {found.receive_queue} unread"
-         + (f"; sent again {found.retries} times without an answer" if found.retries > 1 else ""),)
-        if found is not None and found.peer
-        else ()
-    )  # fmt: skip
     return RankCause(
         kind="socket-wait",
-        text=f"waits for an answer from {peer}, in {phrases.place(one.where)}",
+        cause=_peer(found, one),
         evidence=(
-            *queues,
-            f"blocked in {call.name}" if call is not None else "its stack is in network code",
-            *(("it is woken again and again: data comes in, slowly",) if moving else ()),
+            *_queues(found),
+            BlockedIn(call=call.name) if call is not None else InNetworkCode(),
+            *((WokenAgain(),) if moving else ()),
         ),
-        next=(f"breakranks stacks pid:{one.process.pid} --native",),
+        next=(stacks_of(one.process.pid, "--native"),),
         confidence=CERTAIN if found is not None and found.peer and not moving else LIKELY,
         needs=MOVING_SECONDS if moving else PATIENCE_SECONDS,
         where=one.where,
-        because="the socket it reads is known" if found is not None else "its stack shows the wait",
+        grounds=("socket-known" if found is not None else "wait-on-stack",),
     )
 
 
-def _peer(found: Socket | None, one: ProcessView) -> str:
+def _peer(found: Socket | None, one: ProcessView) -> AwaitsAnswer:
+    where = where_of(one.where)
     if found is None or not found.peer:
-        return one.activity.about or "the network"
-    if found.peer_pid:
-        return f"{found.peer} (process {found.peer_pid}, {phrases.command(found.peer_command, 60)})"
-    return found.peer
+        return AwaitsAnswer(peer=one.activity.about, peer_pid=0, peer_command="", where=where)
+    return AwaitsAnswer(peer=found.peer, peer_pid=found.peer_pid, peer_command=found.peer_command, where=where)
+
+
+def _queues(found: Socket | None) -> tuple[Fact, ...]:
+    if found is None or not found.peer:
+        return ()
+    queues = SocketQueues(
+        protocol=found.protocol,
+        local=found.local,
+        peer=found.peer,
+        status=found.status,
+        unsent=found.send_queue,
+        unread=found.receive_queue,
+        retries=found.retries,
+    )
+    return (queues,)
 
 
 def _io(case: JobView, one: ProcessView) -> RankCause | None:
@@ -185,25 +214,25 @@ def _io(case: JobView, one: ProcessView) -> RankCause | None:
     moved = bytes_moved(one.process)
     if one.state != "D" and not activity.about and activity.word != "io":
         return None
-    what = activity.about or "a file"
     span = samples[-1].time - samples[0].time
-    state = "uninterruptible wait, state D" if one.state == "D" else f"state {one.state}"
     steady = moved > NOISE_BYTES or one.wakes
     return RankCause(
         kind="blocked-io",
-        text=f"is {activity.verb} {what} ({state}), in {phrases.place(one.where)}",
+        cause=BlockedIo(verb=activity.verb, about=activity.about, state=one.state, where=where_of(one.where)),
         evidence=(
-            f"blocked in {call.name if call is not None else 'the kernel'}"
-            + (f", kernel function {one.process.wchan}" if one.process.wchan else ""),
-            f"{f'{moved:,}' if moved > 4096 else 'no'} bytes moved in {phrases.duration(span)}",
+            BlockedIn(call=call.name if call is not None else "", kernel=one.process.wchan),
+            BytesMoved(count=moved if moved > NOISE_BYTES else 0, seconds=span),
         ),
-        next=(
-            f"ls -l {shlex.quote(activity.about)}; findmnt -T {shlex.quote(activity.about)}"
-            if activity.about.startswith("/") and activity.kind == "file"
-            else f"ls -l /proc/{one.process.pid}/fd",
-        ),
+        next=(_look_at_file(one),),
         confidence=LIKELY if steady else CERTAIN,
         needs=MOVING_SECONDS if steady else PATIENCE_SECONDS,
         where=one.where,
-        because="its system call names the file",
-    )  # fmt: skip
+        grounds=("call-names-file",),
+    )
+
+
+def _look_at_file(one: ProcessView) -> Action:
+    path = one.activity.about
+    if path.startswith("/") and one.activity.kind == "file":
+        return RunShell(script=f"ls -l {shlex.quote(path)}; findmnt -T {shlex.quote(path)}")
+    return RunShell(script=f"ls -l /proc/{one.process.pid}/fd")

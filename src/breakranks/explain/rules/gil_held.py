@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from breakranks.explain import phrases
+from breakranks.explain.actions import stacks_of
+from breakranks.explain.causes.process_causes import CFrames, GilHeldInC, GilHolder, GilWaiters
 from breakranks.explain.diagnosis import CERTAIN, LIKELY
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import BUSY_SHARE, ProcessView
 from breakranks.explain.rules.rank_cause import PATIENCE_SECONDS, RankCause
+from breakranks.explain.values import where_of
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Thread
 
@@ -30,22 +32,19 @@ def reason(case: JobView, one: ProcessView) -> RankCause | None:
     frame = innermost_own(case.snapshot.stack(holder.stack))
     inside = foreign[0].function if foreign else (tail[0].function if tail else "C code")
     waiters = sum(1 for _, activity in one.threads if activity.word == "gil-wait")
-    how = f"blocked in {holder.call.name}" if blocked and holder.call is not None else "computing"
-    evidence = [
-        f"thread {holder.name} holds the GIL in every sample, {how}",
-        f"C frames: {' > '.join(f.function for f in tail[-6:])}" if tail else "no C frames could be read",
-    ]
-    if waiters:
-        evidence.append(f"{waiters} other thread{'s' if waiters > 1 else ''} of the process wait for it")
     return RankCause(
         kind="gil-held",
-        text=f"holds the GIL in C code ({inside}), called from {phrases.place(frame)}; no Python can run in it",
-        evidence=tuple(evidence),
-        next=(f"breakranks stacks pid:{one.process.pid} --native --threads",),
+        cause=GilHeldInC(function=inside, where=where_of(frame)),
+        evidence=(
+            GilHolder(thread=holder.name, call=holder.call.name if blocked and holder.call is not None else ""),
+            CFrames(functions=tuple(one.function for one in tail[-6:])),
+            *((GilWaiters(threads=waiters),) if waiters else ()),
+        ),
+        next=(stacks_of(one.process.pid, "--native", "--threads"),),
         confidence=CERTAIN if blocked else LIKELY,
         needs=PATIENCE_SECONDS,
         where=frame,
-        because="a thread that sleeps must not hold the GIL" if blocked else "it held the GIL each time we looked",
+        grounds=("gil-while-asleep" if blocked else "gil-each-time",),
     )
 
 

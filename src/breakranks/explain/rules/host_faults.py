@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from statistics import median
 
-from breakranks.explain import phrases
+from breakranks.explain.actions import Action, Advise, RunShell
+from breakranks.explain.causes import Cause
+from breakranks.explain.causes.file_causes import BlockedBelow, BlockedIo
+from breakranks.explain.causes.host_causes import (
+    ClockOffset,
+    ClockRead,
+    ClocksDiffer,
+    HostsLost,
+    SameCause,
+    TimesCorrected,
+    Unreached,
+)
+from breakranks.explain.causes.outside_causes import AwaitsAnswers
+from breakranks.explain.causes.process_causes import Stopped
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.job_view import JobView, RankGroup
 from breakranks.explain.rules import network_cut
-from breakranks.explain.rules.candidate import Candidate, direct, victims_evidence, wait_for, waiting_place
-from breakranks.explain.rules.command_host import on
+from breakranks.explain.rules.candidate import Candidate, direct, held_up, victims_evidence, waiting_place
 from breakranks.explain.rules.rank_cause import PATIENCE_SECONDS, RankCause
-from breakranks.rankset import RankSet, ranks_text
-from breakranks.snapshot.host_names import fold
-from breakranks.snapshot.missing_ranks import never_seen, reason_lines
+from breakranks.explain.values import Subject
+from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Host
+from breakranks.snapshot.unseen_ranks import never_seen, reasons
 
 Causes = dict[tuple[str, str, object], tuple[RankSet, RankCause]]
 # Of these it may be the host itself that is gone; the others answer, and only we get no further.
@@ -51,29 +63,32 @@ def _not_seen(case: JobView, ranks: RankSet, hosts: list[Host], waiting: list[Ra
         culprits=str(ranks),
         victims=str(victims),
         confidence=LIKELY if silent and (exact or not others) else GUESS,
-        summary=f"{_what(ranks, hosts)}; {wait_for(case, ranks, victims)} in {waiting_place(nodes, ranks)}",
+        cause=_unreached(hosts),
+        subject=Subject(ranks=str(ranks)),
+        held_up=held_up(case, ranks, victims, at=waiting_place(nodes, ranks)),
+        victims_at=waiting_place(nodes, ranks),
         where=None,
-        evidence=(*reason_lines(hosts), *network_cut.unanswered(case, hosts), *victims_evidence(case, nodes)),
+        evidence=(*lost_facts(hosts), *network_cut.unanswered(case, hosts), *victims_evidence(case, nodes)),
         next=_remedies(hosts),
-        because="the others wait for ranks that could not be looked at; what those do is not known",
-        victims_where=waiting_place(nodes, ranks),
+        grounds=("ranks-unseen",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=ranks, victims=victims)
 
 
-def _what(ranks: RankSet, hosts: list[Host]) -> str:
-    names = fold(host.name for host in hosts)
-    reasons = list(dict.fromkeys(host.reason or host.state.replace("-", " ") for host in hosts))
-    why = reasons[0] if len(reasons) == 1 else "; ".join(reason_lines(hosts)[:_SHOWN])
-    if hosts[0].state == "lost":
-        return f"{names} was lost while it was looked at ({why}), and with it {ranks_text(ranks)}"
-    each = "" if len(hosts) == 1 else f"the {len(hosts)} hosts "
-    return f"{ranks_text(ranks)} could not be looked at: {each}{names}, {why}"
+def _unreached(hosts: list[Host]) -> Unreached:
+    return Unreached(hosts=lost_facts(hosts), lost=hosts[0].state == "lost")
 
 
-def _remedies(hosts: list[Host]) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(host.remedy for host in hosts if host.remedy))
-    return found[:_SHOWN] or (f"ping -c 3 {hosts[0].name}",)
+def lost_facts(hosts: list[Host]) -> tuple[HostsLost, ...]:
+    """Hosts by what was the matter with them."""
+    return tuple(HostsLost(hosts=tuple(names), reason=reason) for reason, names in reasons(hosts).items())
+
+
+def _remedies(hosts: list[Host]) -> tuple[Action, ...]:
+    found = tuple(dict.fromkeys(host.remedy for host in hosts if host.remedy))[:_SHOWN]
+    if not found:
+        return (RunShell(script=f"ping -c 3 {hosts[0].name}"),)
+    return tuple(Advise(what="remedy", path=remedy) for remedy in found)
 
 
 def lost_ranks(case: JobView) -> RankSet:
@@ -93,11 +108,12 @@ def notes(case: JobView, told: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
                 culprits=str(case.unreached),
                 victims="",
                 confidence=CERTAIN,
-                summary=_what(case.unreached, lost),
+                cause=_unreached(lost),
+                subject=Subject(ranks=str(case.unreached)),
                 where=None,
-                evidence=tuple(reason_lines(lost)),
+                evidence=lost_facts(lost),
                 next=_remedies(lost),
-                because="nothing is known of these ranks",
+                grounds=("nothing-known",),
                 informational=True,
             )
         )
@@ -118,32 +134,29 @@ def _skew(case: JobView) -> Finding | None:
     }
     if not off:
         return None
-    told = [
-        f"{name} is {phrases.duration(abs(by))} {'ahead' if by > 0 else 'behind'}"
-        for name, by in sorted(off.items(), key=lambda item: -abs(item[1]))
-    ]
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    # Of two hosts neither is the odd one: the median is between them.
-    text = f"the clocks of the hosts differ: {phrases.listed(told[:_SHOWN])}{more}"
-    if len(known) == 2:
+    apart = sorted(off.items(), key=lambda item: -abs(item[1]))
+    cause = ClocksDiffer(offsets=tuple(ClockOffset(host=name, seconds=by) for name, by in apart))
+    if len(known) == 2:  # neither is the odd one: the median is between them
         first, second = sorted(known, key=lambda host: host.clock)
-        text = f"the clock of {second.name} is {phrases.duration(second.clock - first.clock)} ahead of {first.name}'s"
+        offset = ClockOffset(host=second.name, seconds=second.clock - first.clock)
+        cause = ClocksDiffer(offsets=(offset,), other=first.name)
     return Finding(
         kind="clock-skew",
         culprits="",
         victims="",
         confidence=CERTAIN,
-        summary=text,
+        cause=cause,
+        subject=Subject(ranks=""),
         where=None,
         evidence=(
             *(
-                f"{host.name}: {host.clock:+.2f} s from here, to within {host.clock_error:.2f} s"
+                ClockRead(host=host.name, seconds=host.clock, error=host.clock_error)
                 for host in [host for host in known if host.name in off][:8]
             ),
-            "the times that are shown here are corrected for it; those in the hosts' own logs are not",
+            TimesCorrected(),
         ),
-        next=(on(next(iter(off)), "chronyc tracking"),),
-        because="each clock was read while it was asked",
+        next=(RunShell(script="chronyc tracking", host=next(iter(off))),),
+        grounds=("clocks-read",),
         informational=True,
     )
 
@@ -165,17 +178,20 @@ def together(case: JobView, causes: Causes) -> Causes:
             ranks |= causes[key][0]
         if len(keys) < 2 or len(ranks) < len(case.ranks_on(host)):
             continue
-        reasons = [causes[key][1] for key in keys]
-        text = _joined(kind, [key[1] for key in keys], reasons)
-        if text:
-            first = max(reasons, key=lambda reason: reason.needs)
-            evidence = tuple(f"{ranks_text(causes[key][0])} {causes[key][1].text}" for key in keys[:_SHOWN])
+        alike = [causes[key][1] for key in keys]
+        cause = _joined(kind, [key[1] for key in keys], alike)
+        if cause is not None:
+            first = max(alike, key=lambda reason: reason.needs)
+            evidence = tuple(
+                SameCause(subject=Subject(ranks=str(causes[key][0])), cause=causes[key][1].cause)
+                for key in keys[:_SHOWN]
+            )
             for key in keys:
                 del made[key]
-            following = tuple(dict.fromkeys(command for reason in reasons for command in reason.next))
+            following = tuple(dict.fromkeys(action for reason in alike for action in reason.next))
             made[kind, host, first.where] = (
                 ranks,
-                first._replace(text=text, evidence=evidence, next=following[:_SHOWN], where=None),
+                first._replace(cause=cause, evidence=evidence, next=following[:_SHOWN], where=None),
             )
     return made
 
@@ -183,14 +199,15 @@ def together(case: JobView, causes: Causes) -> Causes:
 _JOINED = ("blocked-io", "rank-stopped", "socket-wait")
 
 
-def _joined(kind: str, abouts: list[str], reasons: list[RankCause]) -> str:
+def _joined(kind: str, abouts: list[str], alike: list[RankCause]) -> Cause | None:
+    """The one cause that all of these are, if they are one."""
     if kind == "rank-stopped":
-        return reasons[0].text if len({reason.text for reason in reasons}) == 1 else "is stopped"
+        return alike[0].cause if len({reason.cause for reason in alike}) == 1 else Stopped()
     if kind == "socket-wait":
-        return f"waits for answers from {phrases.listed(sorted(set(abouts))[:_SHOWN])}" if all(abouts) else ""
+        return AwaitsAnswers(peers=tuple(sorted(set(abouts))[:_SHOWN])) if all(abouts) else None
     folder = _common(abouts)
-    state = " (uninterruptible wait, state D)" if all("state D" in reason.text for reason in reasons) else ""
-    return f"is blocked on files below {folder}{state}" if folder else ""
+    asleep = all(isinstance(reason.cause, BlockedIo) and reason.cause.state == "D" for reason in alike)
+    return BlockedBelow(folder=folder, uninterruptible=asleep) if folder else None
 
 
 def _common(paths: list[str]) -> str:

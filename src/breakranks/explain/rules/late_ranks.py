@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from breakranks.explain import phrases
-from breakranks.explain.collectives import call_phrases
+from msgspec.structs import replace
+
+from breakranks.explain.actions import Action, Advise, RunBreakranks, attach_to
+from breakranks.explain.causes import Cause, Fact
+from breakranks.explain.causes.collective_causes import (
+    GatherAdvice,
+    GatherNeedsAll,
+    HasGone,
+    MissingDetail,
+    NeverCame,
+    NotEntered,
+    NotHere,
+    RankExited,
+    RanksAt,
+)
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.job_view import JobView, RankGroup
 from breakranks.explain.process_view import BUSY_SHARE, ProcessView
 from breakranks.explain.rules.candidate import (
     Candidate,
-    doing,
     first_wait,
+    held_up,
     union,
     victims_evidence,
     victims_place,
-    wait_for,
     waiting_place,
 )
 from breakranks.explain.rules.external_waits import NOISE_BYTES, bytes_moved
@@ -26,12 +39,14 @@ from breakranks.explain.rules.rank_cause import (
     SLOW_SECONDS,
     WORKING_SECONDS,
 )
-from breakranks.explain.rules.recorded_calls import alone, gather_advice, gathers
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.explain.rules.recorded_calls import gather_of, gathers
+from breakranks.explain.values import CallName, where_of
+from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Missing
 
+_SHOWN = 6
 _NAP_SHARE = 0.02  # of a CPU: what a loop takes that sleeps and looks
-_LOG = "look at the end of its log: breakranks cannot see a process that has ended"
+_LOG = Advise(what="log-end")
 
 
 def gone(case: JobView, waiting: list[RankGroup]) -> list[Candidate]:
@@ -57,33 +72,24 @@ def gone(case: JobView, waiting: list[RankGroup]) -> list[Candidate]:
             continue
         together = case.ledger.worked_with(ranks)
         never = only_joining and missing.reason == "absent" and not together
-        kind = "rendezvous-incomplete" if never else "rank-exited"
-        many = len(ranks) > 1
-        if never:
-            text = f"{ranks_text(ranks)} never came: no process on {_here(case)} has that rank"
-        elif together and missing.reason == "absent":
-            text = f"{ranks_text(ranks)} {'have' if many else 'has'} gone: it took part in {together} and is not here"
-        elif missing.reason == "exited":
-            text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, and the launcher is still here"
-            if case.several:
-                text = f"{ranks_text(ranks)} {'have' if many else 'has'} exited, {missing.detail.split(':')[0]}"
-        else:
-            text = f"{ranks_text(ranks)} {'are' if many else 'is'} not on {_here(case)}"
         finding = Finding(
-            kind=kind,
+            kind="rendezvous-incomplete" if never else "rank-exited",
             culprits=str(ranks),
             victims=str(victims),
-            confidence=_sure(case, missing, bool(together), only_store),
-            summary=f"{text}; {wait_for(case, ranks, victims)} in {waiting_place(waiting, ranks)}",
+            confidence=_sure(case, missing, together is not None, only_store),
+            cause=_how_gone(case, missing, together, never=never),
+            subject=case.subject(ranks),
+            held_up=held_up(case, ranks, victims, at=waiting_place(waiting, ranks)),
+            victims_at=waiting_place(waiting),
             where=None,
-            evidence=(*((missing.detail,) if missing.detail else ()), *victims_evidence(case, waiting)),
-            next=_next_for(case, ranks, never, missing.reason == "exited" or bool(together)),
-            because="the launcher lives and the process does not"
-            if missing.reason == "exited"
-            else "the others' recorders show calls that it was in"
-            if together
-            else "WORLD_SIZE counts it",
-            victims_where=waiting_place(waiting),
+            evidence=(
+                *((MissingDetail(text=missing.detail),) if missing.detail else ()),
+                *victims_evidence(case, waiting),
+            ),
+            next=_next_for(case, ranks, never, missing.reason == "exited" or together is not None),
+            grounds=(
+                "launcher-lives" if missing.reason == "exited" else "others-recorders" if together else "world-size",
+            ),
         )
         wait = PATIENCE_SECONDS if missing.reason == "absent" or only_store else 0.0
         found.append(Candidate(finding=finding, needs=max(needs, wait), culprits=ranks, victims=victims))
@@ -96,14 +102,23 @@ def _runs(one: ProcessView) -> bool:
     return min(one.busy, one.process.cpu_percent / 100) > _NAP_SHARE
 
 
-def _next_for(case: JobView, ranks: RankSet, never: bool, was_here: bool) -> tuple[str, ...]:
+def _how_gone(case: JobView, missing: Missing, together: CallName | None, *, never: bool) -> Cause:
+    host, several = _here(case)
     if never:
-        return (
-            f"start {ranks_text(ranks)}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",
-            "breakranks ps  # one that was started with another port or world size is a job of its own there",
-        )
+        return NeverCame(host=host, several=several)
+    if together is not None and missing.reason == "absent":
+        return HasGone(call=together)
+    if missing.reason == "exited":
+        return RankExited(host=missing.host, several=case.several)
+    return NotHere(host=host, several=several)
+
+
+def _next_for(case: JobView, ranks: RankSet, never: bool, was_here: bool) -> tuple[Action, ...]:
+    if never:
+        elsewhere = "one that was started with another port or world size is a job of its own there"
+        return (Advise(what="start-ranks", ranks=str(ranks)), RunBreakranks(command="ps", comment=elsewhere))
     if case.several and not was_here:
-        return ("name all hosts of the job in the target: it may be on another", _LOG)
+        return (Advise(what="name-hosts-other"), _LOG)
     return (_LOG,)
 
 
@@ -114,11 +129,12 @@ def _sure(case: JobView, missing: Missing, together: bool, only_store: bool) -> 
     return GUESS if case.several and missing.reason == "absent" and not together else LIKELY
 
 
-def _here(case: JobView) -> str:
-    if not case.several:
-        return "this host"
+def _here(case: JobView) -> tuple[str, bool]:
+    """Where was looked: on one host of another name, or on several."""
     hosts = case.snapshot.hosts
-    return "any host that was looked at" if len(hosts) > 1 else hosts[0].name
+    if not case.several or len(hosts) > 1:
+        return "", case.several
+    return hosts[0].name, False
 
 
 def plain(case: JobView, nodes: list[RankGroup], waiting: list[RankGroup]) -> Candidate | None:
@@ -132,35 +148,35 @@ def plain(case: JobView, nodes: list[RankGroup], waiting: list[RankGroup]) -> Ca
     node = max(nodes, key=lambda one: (one.look.stands, len(one.ranks)))
     one = node.look
     joining = all(other.reason == "rendezvous" for other in waiting)
-    place = victims_place(waiting, ranks, victims)
     call = first_wait(waiting, ranks)
-    op = call.op + _behind(case, call, ranks)
     kind = "rendezvous-incomplete" if joining else "missing-from-collective"
-    verb = "not joined" if joining else "not entered"
+    verb = "joined" if joining else "entered"
     if all(other.reason == "p2p" for other in waiting):
-        verb = "not answered"
-    have = "has" if len(ranks) == 1 else "have"
+        verb = "answered"
     finding = Finding(
         kind=kind,
         culprits=str(ranks),
         victims=str(victims),
         confidence=_confidence(one),
-        summary=f"{case.who(ranks)} {have} {verb} {op}; {wait_for(case, ranks, victims)}. "
-        f"It is in {phrases.place(one.where)}, {doing(one)}",
-        where=phrases.where(one.where),
+        cause=NotEntered(verb=verb, call=call.op, behind=_behind(case, call, ranks), doing=one.doing),
+        subject=case.subject(ranks),
+        held_up=held_up(case, ranks, victims),
+        victims_at=victims_place(waiting, ranks, victims),
+        where=where_of(one.where),
         evidence=(
             *(
-                f"{ranks_text(other.ranks)} {'is' if len(other.ranks) == 1 else 'are'} in "
-                f"{phrases.place(other.where)}, {doing(other.look)}"
-                for other in nodes[:6]
+                RanksAt(ranks=str(other.ranks), doing=replace(other.look.doing, where=where_of(other.where)))
+                for other in nodes[:_SHOWN]
             ),
-            *((trait,) if (trait := call_phrases.trait(case.ledger, ranks)) else ()),
+            *call_facts.trait(case.ledger, ranks),
             *_lone_gather(case, call, ranks),
             *victims_evidence(case, waiting),
         ),
-        next=(f"breakranks stacks --rank {ranks} --threads --native", f"breakranks attach --ranks {ranks}"),
-        because=_because(one),
-        victims_where=place,
+        next=(
+            RunBreakranks(command="stacks", args=("--rank", str(ranks), "--threads", "--native")),
+            attach_to(ranks),
+        ),
+        grounds=(_ground(one),),
     )
     nap = one.activity.word == "sleep" and one.left is not None and one.left <= LONG_SLEEP_SECONDS
     needs = _needs(one)
@@ -179,33 +195,34 @@ def missing_too(case: JobView, proposal: Candidate, waiting: list[RankGroup]) ->
         return None  # of a rank that nobody could look at it is not known what it has entered
     joining = all(node.reason == "rendezvous" for node in waiting)
     call = first_wait(waiting, proposal.culprits)
-    op = call.op + _behind(case, call, proposal.culprits)
-    have = "has" if len(proposal.culprits) == 1 else "have"
+    behind = _behind(case, call, proposal.culprits)
     return Finding(
         kind="rendezvous-incomplete" if joining else "missing-from-collective",
         culprits=str(proposal.culprits),
         victims=str(proposal.victims),
         confidence=proposal.finding.confidence,
-        summary=f"{case.who(proposal.culprits)} {have} not {'joined' if joining else 'entered'} {op}",
+        cause=NotEntered(verb="joined" if joining else "entered", call=call.op, behind=behind),
+        subject=case.subject(proposal.culprits),
         where=proposal.finding.where,
         evidence=victims_evidence(case, waiting),
         next=proposal.finding.next,
     )
 
 
-def _lone_gather(case: JobView, node: RankGroup, missing: RankSet) -> tuple[str, ...]:
+def _lone_gather(case: JobView, node: RankGroup, missing: RankSet) -> tuple[Fact, ...]:
     """A few ranks in a gather that the others have not entered: it may be that they should not be in it alone."""
     if not gathers(case, node.ranks) or len(node.ranks) > len(missing):
         return ()
-    return (f"{alone(case, node.ranks)} needs every rank", gather_advice(case, node.ranks))
+    gather = gather_of(case, node.ranks)
+    return (GatherNeedsAll(gather=gather), GatherAdvice(fsdp=gather.fsdp))
 
 
-def _behind(case: JobView, node: RankGroup, ranks: RankSet) -> str:
+def _behind(case: JobView, node: RankGroup, ranks: RankSet) -> int:
     """By how many calls of the group the missing ranks are behind, where it is more than one."""
     if node.call is None or node.call.is_transfer:
-        return ""
+        return 0
     lags = {node.call.entry.number - case.ledger.reached(node.call.group, rank) for rank in ranks}
-    return f" ({lags.pop()} behind)" if len(lags) == 1 and lags != {1} and ranks <= case.ledger.known else ""
+    return lags.pop() if len(lags) == 1 and lags != {1} and ranks <= case.ledger.known else 0
 
 
 def _needs(one: ProcessView) -> float:
@@ -236,13 +253,11 @@ def _confidence(one: ProcessView) -> str:
     return CERTAIN if one.still and not one.moved else LIKELY
 
 
-def _because(one: ProcessView) -> str:
+def _ground(one: ProcessView) -> str:
     if one.activity.word == "unknown":
-        return "its stack could not be read"
+        return "stack-unread"
     if one.activity.word == "gpu-wait":
-        return "a kernel or a collective on its GPU does not end; which one cannot be seen from outside"
+        return "gpu"
     if one.activity.word == "sleep" and one.left is not None and one.left > LONG_SLEEP_SECONDS:
-        return "its own sleep says for how long"
-    if one.moved or one.busy >= BUSY_SHARE:
-        return "it may still come: it moves"
-    return "it stands, and the others wait"
+        return "own-sleep"
+    return "moves" if one.moved or one.busy >= BUSY_SHARE else "stands"

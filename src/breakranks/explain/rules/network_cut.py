@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from breakranks.explain import phrases
+from breakranks.explain.actions import Action, Advise, RunShell
+from breakranks.explain.causes import Fact
+from breakranks.explain.causes.host_causes import CutConnection, CutQueues, LinkCut, MoreConnections, Unanswered
 from breakranks.explain.diagnosis import CERTAIN, LIKELY, Finding
 from breakranks.explain.job_view import JobView, RankGroup
 from breakranks.explain.rules.candidate import Candidate, union, victims_evidence, waiting_place
-from breakranks.explain.rules.command_host import on
 from breakranks.explain.rules.rank_cause import PATIENCE_SECONDS
-from breakranks.rankset import RankSet, ranks_text
-from breakranks.snapshot.host_names import fold
+from breakranks.explain.values import HeldUp
+from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Host, Rank, Socket
 
 # How often the kernel must have sent the same data in vain: once may be a packet that was lost on the way.
@@ -67,19 +68,14 @@ def cut(case: JobView, waiting: list[RankGroup]) -> Candidate | None:
         culprits=str(ranks),
         victims=str(victims),
         confidence=CERTAIN if sure else LIKELY,
-        summary=f"{between(pairs)}: {_told(case, first)}"
-        + (
-            f"; {ranks_text(victims)} wait{'s' if len(victims) == 1 else ''} in {waiting_place(waiting)}"
-            if victims
-            else ""
-        ),
+        cause=LinkCut(pairs=tuple(pairs), connection=_connection(case, first)),
+        subject=case.subject(ranks),
+        held_up=HeldUp(ranks=str(victims), at=waiting_place(waiting), mutual=True) if victims else None,
+        victims_at=waiting_place(waiting) if victims else None,
         where=None,
         evidence=(*_evidence(shown), *victims_evidence(case, waiting)),
         next=_next(first),
-        because="both ends of the connection were seen, and agree"
-        if sure
-        else "one end was seen: what it sends is not answered",
-        victims_where=waiting_place(waiting) if victims else "",
+        grounds=("both-ends" if sure else "one-end",),
     )
     return Candidate(
         finding=finding, needs=_SURE_SECONDS if sure else PATIENCE_SECONDS, culprits=ranks, victims=victims
@@ -107,18 +103,23 @@ def cuts(case: JobView) -> list[NetworkCut]:
     return found
 
 
-def unanswered(case: JobView, hosts: Iterable[Host]) -> tuple[str, ...]:
+def unanswered(case: JobView, hosts: Iterable[Host]) -> tuple[Fact, ...]:
     """Data that was sent to hosts which could not be looked at, and is not acknowledged: they are down, or cut off."""
     known = {host.name: host for host in hosts}
     homes = _homes(case)
     addresses = {address for address, name in homes.items() if name not in known}
-    lines = [
-        f"rank {end.rank.rank} ({end.rank.host}) has {end.socket.send_queue:,} bytes for {end.socket.peer} that nobody "
-        f"acknowledges, sent again {_times(end.socket.retries)}"
+    found = [
+        Unanswered(
+            rank=end.rank.rank,
+            host=end.rank.host,
+            bytes=end.socket.send_queue,
+            peer=end.socket.peer,
+            retries=end.socket.retries,
+        )
         for end in _stuck(case)
         if _address(end.socket.peer) not in addresses and end.rank.host not in known
     ]
-    return tuple(lines[:_SHOWN])
+    return tuple(found[:_SHOWN])
 
 
 def _stuck(case: JobView) -> Iterator[SocketEnd]:
@@ -167,58 +168,46 @@ def _ranks(one: NetworkCut) -> Iterator[int]:
         yield one.far.rank.rank
 
 
-def between(pairs: list[tuple[str, str]]) -> str:
-    """
-    >>> between([("n1", "n3"), ("n2", "n3")]), between([("n1", "n2")])
-    ('n3 is cut off from n[1-2]', 'the network between n1 and n2 carries no data')
-    """
-    shared = set(pairs[0]).intersection(*pairs[1:])
-    if len(pairs) > 1 and shared:
-        host = shared.pop()
-        return f"{host} is cut off from {fold(name for pair in pairs for name in pair if name != host)}"
-    told = [f"{first} and {second}" for first, second in pairs[:_SHOWN]]
-    more = f" and {len(pairs) - _SHOWN} more pairs" if len(pairs) > _SHOWN else ""
-    return f"the network between {', between '.join(told)}{more} carries no data"
-
-
-def _told(case: JobView, one: NetworkCut) -> str:
+def _connection(case: JobView, one: NetworkCut) -> CutConnection:
     socket = one.near.socket
-    who = case.who(RankSet([one.near.rank.rank]))
-    to = case.who(RankSet([one.far.rank.rank])) if one.far is not None else f"{socket.peer} ({one.host})"
-    if socket.status == "connecting":
-        return f"{who} tries to connect to {to}, and has tried again {_times(socket.retries)}"
-    return f"what {who} sends to {to} is not acknowledged, and was sent again {_times(socket.retries)}"
+    return CutConnection(
+        near=case.subject(RankSet([one.near.rank.rank])),
+        far=case.subject(RankSet([one.far.rank.rank])) if one.far is not None else None,
+        peer=socket.peer,
+        peer_host=one.host,
+        connecting=socket.status == "connecting",
+        retries=socket.retries,
+    )
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
+def _evidence(found: list[NetworkCut]) -> tuple[Fact, ...]:
+    shown = sorted(found, key=lambda one: (not one.agrees, -one.near.socket.retries))[:_SHOWN]
+    facts = tuple(_queues(one) for one in shown)
+    return (*facts, MoreConnections(count=len(found) - len(shown))) if len(found) > len(shown) else facts
 
 
-def _evidence(found: list[NetworkCut]) -> tuple[str, ...]:
-    lines = []
-    for one in sorted(found, key=lambda one: (not one.agrees, -one.near.socket.retries))[:_SHOWN]:
-        near = one.near.socket
-        text = (
-            f"{one.near.rank.host} {near.local} to {one.host} {near.peer}: {near.send_queue:,} bytes unacknowledged, "
-        )
-        text += f"sent again {_times(near.retries)}"
-        if one.far is None:
-            text += f"; no rank of {one.host} has the other end"
-        else:
-            far = one.far.socket
-            text += f"; the other end has {far.receive_queue:,} bytes unread, {far.send_queue:,} unacknowledged"
-            text += f", sent again {_times(far.retries)}" if far.retries else ""
-        lines.append(text)
-    if len(found) > len(lines):
-        lines.append(f"and {len(found) - len(lines)} more connections like these")
-    return tuple(lines)
+def _queues(one: NetworkCut) -> CutQueues:
+    near = one.near.socket
+    far = one.far.socket if one.far is not None else None
+    return CutQueues(
+        host=one.near.rank.host,
+        local=near.local,
+        peer_host=one.host,
+        peer=near.peer,
+        unacknowledged=near.send_queue,
+        retries=near.retries,
+        far_unread=far.receive_queue if far is not None else None,
+        far_unacknowledged=far.send_queue if far is not None else 0,
+        far_retries=far.retries if far is not None else 0,
+    )
 
 
-def _next(one: NetworkCut) -> tuple[str, ...]:
+def _next(one: NetworkCut) -> tuple[Action, ...]:
     address = _address(one.near.socket.peer)
     port = one.near.socket.peer.rpartition(":")[2]
+    host = one.near.rank.host
     return (
-        on(one.near.rank.host, f"ping -c 3 {address}"),
-        on(one.near.rank.host, f"ss -tnoi dst {address}"),
-        f"look at firewalls and switches between {phrases.listed([one.near.rank.host, one.host])} (port {port})",
+        RunShell(script=f"ping -c 3 {address}", host=host),
+        RunShell(script=f"ss -tnoi dst {address}", host=host),
+        Advise(what="firewalls", hosts=(host, one.host), number=int(port) if port.isdigit() else 0),
     )

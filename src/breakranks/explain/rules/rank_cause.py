@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from breakranks.explain.actions import Action
+from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.diagnosis import LIKELY
 from breakranks.snapshot.model import Frame
 
@@ -24,18 +26,18 @@ MOVING_SECONDS = 30.0
 class RankCause(NamedTuple):
     """Why a rank is where it is.
 
-    ``text`` goes on after the rank's name: "is stopped by a signal". ``needs`` is how long the job must have
-    stood for this to count: at once for what never passes by itself, longer for what a healthy job does too.
+    ``needs`` is how long the job must have stood for this to count: at once for what never passes by itself, longer for
+    what a healthy job does too. ``grounds`` say why it is as sure as it is.
     """
 
     kind: str
-    text: str
-    evidence: tuple[str, ...] = ()
-    next: tuple[str, ...] = ()
+    cause: Cause
+    evidence: tuple[Fact, ...] = ()
+    next: tuple[Action, ...] = ()
     confidence: str = LIKELY
     needs: float = PATIENCE_SECONDS
     where: Frame | None = None
-    because: str = ""
+    grounds: tuple[str, ...] = ()
     # Whether it counts when nobody waits: an idle server is in order, unless the others wait for it.
     alone: bool = True
     # How many looks it takes: a loop is told from work by the lines at which it is seen.

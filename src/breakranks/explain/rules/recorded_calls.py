@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from breakranks.explain import phrases
-from breakranks.explain.collectives import call_phrases
+from breakranks.explain.actions import RunBreakranks
+from breakranks.explain.causes import Cause
+from breakranks.explain.causes.collective_causes import (
+    CallSide,
+    FromArguments,
+    Gather,
+    GatherAdvice,
+    LoneGather,
+    RanksAtLine,
+    RootsDiffer,
+    RootSide,
+)
+from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.root_causes import MISMATCH, MISSING, P2P, STALLED, RootCause, causes
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Finding
-from breakranks.explain.frame_table import DTENSOR, FSDP
+from breakranks.explain.frame_meanings import DTENSOR, FSDP
 from breakranks.explain.job_view import JobView, RankGroup
 from breakranks.explain.rules.candidate import Candidate, victims_evidence, waiting_place
 from breakranks.explain.rules.rank_cause import MOMENT_SECONDS, PATIENCE_SECONDS, SLOW_SECONDS
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.explain.values import CallName, Subject, WaitPlace, where_of
+from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Frame
 
 
@@ -37,26 +49,24 @@ def _proposal(case: JobView, cause: RootCause) -> Candidate:
     # That they do not agree, or wait in a ring, is certain. Not so which side is wrong, whether an order or a call that
     # was left out is the reason, or whether streams of their own let calls overtake each other.
     unsure = cause.kind != P2P or any(wait.is_order for _, wait in cause.ring)
-    where = case.look_of(culprits & case.seen).where
-    trait = call_phrases.trait(case.ledger, culprits)
     finding = Finding(
         kind=cause.kind,
         culprits=str(culprits),
         victims=str(victims),
         confidence=LIKELY if unsure else CERTAIN,
-        summary=_gather_text(case, cause, lone) if lone is not None else call_phrases.sentence(case.ledger, cause),
-        where=phrases.where(where),
+        cause=_gather_cause(case, cause, lone) if lone is not None else call_facts.cause_of(case.ledger, cause),
+        subject=Subject(ranks=str(culprits)),
+        held_up=call_facts.held_up(cause) if lone is None else None,
+        victims_at=call_facts.victims_at(case.ledger, cause) or waiting_place(case.waiting()),
+        where=where_of(case.look_of(culprits & case.seen).where),
         evidence=(
-            *((trait,) if trait else ()),
+            *call_facts.trait(case.ledger, culprits),
             *_places(case, cause),
-            *call_phrases.proof(case.ledger, cause),
-            *((gather_advice(case, lone),) if lone is not None else ()),
+            *call_facts.proof(case.ledger, cause),
+            *((GatherAdvice(fsdp=gathers(case, lone) == FSDP),) if lone is not None else ()),
         ),
-        next=(f"breakranks collectives --rank {culprits} --history 8",),
-        because="their flight recorders show different calls; which side is wrong the code decides"
-        if unsure
-        else "their flight recorders show who has not entered what",
-        victims_where=call_phrases.victims_in(case.ledger, cause) or waiting_place(case.waiting()),
+        next=(RunBreakranks(command="collectives", args=("--rank", str(culprits), "--history", "8")),),
+        grounds=("recorders-differ" if unsure else "recorders-show",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=culprits, victims=victims)
 
@@ -68,21 +78,21 @@ def _sides(cause: RootCause) -> list[tuple[RankSet, int, int, int]]:
     return [(ranks, wait.group, wait.entry.number, wait.entry.operation) for ranks, wait in cause.ring]
 
 
-def _places(case: JobView, cause: RootCause) -> tuple[str, ...]:
+def _places(case: JobView, cause: RootCause) -> tuple[RanksAtLine, ...]:
     """Where in their code the ranks stand: the recorder of a live rank is read without stacks."""
     return _places_of(case, [ranks for ranks, *_ in _sides(cause)])
 
 
-def _places_of(case: JobView, sides: list[RankSet]) -> tuple[str, ...]:
+def _places_of(case: JobView, sides: list[RankSet]) -> tuple[RanksAtLine, ...]:
     found: dict[Frame | None, RankSet] = {}
     for ranks in sides[:8]:
         for rank in ranks & case.seen:
             frame = case.looks[rank].where
             found[frame] = found.get(frame, RankSet()) | RankSet([rank])
     return tuple(
-        f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} at {phrases.place(frame)}"
+        RanksAtLine(ranks=str(ranks), where=where)
         for frame, ranks in list(found.items())[:8]
-        if frame is not None
+        if (where := where_of(frame)) is not None
     )
 
 
@@ -100,38 +110,26 @@ def gathers(case: JobView, ranks: RankSet) -> str:
     return contexts.pop() if len(contexts) == 1 and contexts <= {FSDP, DTENSOR} else ""
 
 
-def _gather_text(case: JobView, cause: RootCause, ranks: RankSet) -> str:
+def _gather_cause(case: JobView, cause: RootCause, ranks: RankSet) -> Cause:
     sides = _sides(cause)
     _, group, number, _ = next(side for side in sides if side[0] == ranks)
-    others = [
-        f"{ranks_text(side)} {'is' if len(side) == 1 else 'are'} in {case.ledger.name(row)}"
+    others = tuple(
+        CallSide(ranks=str(side), call=CallName(operation=case.ledger.name(row)))
         for side, _, _, row in sides
         if side != ranks
-    ]
-    call = f"#{number} of {call_phrases.group_name(case.ledger, group)}"
-    return f"{alone(case, ranks)} ({call}) needs every rank, and {phrases.listed(others)}"
+    )
+    name = call_facts.group_name(case.ledger, group)
+    return LoneGather(gather=gather_of(case, ranks), number=number, group=name, others=others)
 
 
-def alone(case: JobView, ranks: RankSet) -> str:
-    """``rank 0 (pid 4242) alone runs an FSDP model, in validate, train.py:50: the all_gather of its parameters``"""
-    s = "s" if len(ranks) == 1 else ""
-    module = _module(case, ranks.first)
-    if gathers(case, ranks) == FSDP:
-        what = f"alone run{s} an FSDP model"
-        gather = f"the all_gather of {f'the parameters of {module}' if module else 'its parameters'}"
-    else:
-        what = f"alone gather{s} a sharded tensor"
-        gather = "its all_gather"
-    return f"{case.who(ranks)} {what}, in {phrases.place(case.look_of(ranks).where)}: {gather}"
-
-
-def gather_advice(case: JobView, ranks: RankSet) -> str:
-    if gathers(case, ranks) == FSDP:
-        return (
-            "every forward of an FSDP model is a collective: call it on all ranks, or gather a full state dict on "
-            "all and use a copy that is not sharded"
-        )
-    return "full_tensor() and redistribute() are collectives: call them on all ranks, and use the result on one"
+def gather_of(case: JobView, ranks: RankSet) -> Gather:
+    """What these ranks gather alone, and where."""
+    return Gather(
+        subject=case.subject(ranks),
+        fsdp=gathers(case, ranks) == FSDP,
+        module=_module(case, ranks.first),
+        where=where_of(case.look_of(ranks).where),
+    )
 
 
 def _module(case: JobView, rank: int) -> str:
@@ -156,19 +154,21 @@ def _root_differs(case: JobView, cause: RootCause, roots: dict[str, RankSet]) ->
     sides = sorted(roots.items(), key=lambda side: len(side[1]))
     culprits = cause.culprits if len(sides[-1][1]) == len(sides[-2][1]) else cause.culprits - sides[-1][1]
     victims = (cause.culprits | cause.victims) - culprits
-    told = [f"{ranks_text(ranks)} with root {root}" for root, ranks in reversed(sides)]
     finding = Finding(
         kind=MISMATCH,
         culprits=str(culprits),
         victims=str(victims),
         confidence=LIKELY,
-        summary=f"{call_phrases.call(case.ledger, cause.wait)} has not the same root on all its members: "
-        f"{phrases.listed(told)}",
-        where=phrases.where(case.look_of(culprits).where),
-        evidence=(*_places_of(case, [ranks for _, ranks in sides]), "the roots are read from the calls' own arguments"),
-        next=(f"breakranks stacks --rank {culprits}",),
-        because="that they differ is certain; which side is wrong the code decides",
-        victims_where=call_phrases.call(case.ledger, cause.wait),
+        cause=RootsDiffer(
+            call=call_facts.call(case.ledger, cause.wait),
+            sides=tuple(RootSide(root=root, ranks=str(ranks)) for root, ranks in reversed(sides)),
+        ),
+        subject=Subject(ranks=str(culprits)),
+        victims_at=WaitPlace(call=call_facts.call(case.ledger, cause.wait)),
+        where=where_of(case.look_of(culprits).where),
+        evidence=(*_places_of(case, [ranks for _, ranks in sides]), FromArguments()),
+        next=(RunBreakranks(command="stacks", args=("--rank", str(culprits))),),
+        grounds=("differ-certain",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=culprits, victims=victims)
 
@@ -186,11 +186,12 @@ def _stalled(case: JobView, cause: RootCause) -> Candidate:
         culprits=str(cause.culprits),
         victims=str(victims),
         confidence=GUESS,
-        summary=call_phrases.sentence(case.ledger, cause),
-        where=phrases.where(case.look_of(cause.culprits).where),
+        cause=call_facts.cause_of(case.ledger, cause),
+        subject=Subject(ranks=str(cause.culprits)),
+        victims_at=waiting_place(nodes) if nodes else None,
+        where=where_of(case.look_of(cause.culprits).where),
         evidence=victims_evidence(case, nodes),
-        next=("breakranks stacks --native --threads",),
-        because="their flight recorders agree; what holds the call itself up they do not say",
-        victims_where=waiting_place(nodes) if nodes else "",
+        next=(RunBreakranks(command="stacks", args=("--native", "--threads")),),
+        grounds=("recorders-agree",),
     )
     return Candidate(finding=finding, needs=SLOW_SECONDS, culprits=cause.culprits, victims=victims)

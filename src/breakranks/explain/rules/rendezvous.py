@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from breakranks.explain import phrases
+from breakranks.explain.actions import Advise
+from breakranks.explain.causes.collective_causes import Connecting, LauncherCommand, LauncherIn, LauncherWaits
 from breakranks.explain.diagnosis import LIKELY, Finding
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import look
 from breakranks.explain.rules.candidate import Candidate
+from breakranks.explain.rules.host_faults import lost_facts
 from breakranks.explain.rules.rank_cause import PATIENCE_SECONDS
+from breakranks.explain.values import Subject
 from breakranks.rankset import RankSet
-from breakranks.snapshot.missing_ranks import never_seen, reason_lines
+from breakranks.snapshot.unseen_ranks import never_seen
 
 
 def proposal(case: JobView) -> tuple[Candidate, float] | None:
@@ -21,22 +24,23 @@ def proposal(case: JobView) -> tuple[Candidate, float] | None:
     if one.activity.word not in ("rendezvous", "store"):
         return None
     connecting = [s for s in launcher.sockets if s.status == "connecting"]
-    name = f"{case.snapshot.job.launcher} (pid {launcher.pid})"
     finding = Finding(
         kind="rendezvous-incomplete",
         culprits="",
         victims="",
         confidence=LIKELY,
-        summary=f"{name} waits for the other hosts to join, and has started no rank yet"
-        + (f"; it cannot reach {connecting[0].peer}" if connecting else ""),
+        cause=LauncherWaits(
+            launcher=case.snapshot.job.launcher, pid=launcher.pid, peer=connecting[0].peer if connecting else ""
+        ),
+        subject=Subject(ranks=""),
         where=None,
         evidence=(
-            f"its stack is in {one.activity.op}, for {phrases.duration(one.stands)}",
-            f"its command: {phrases.command(launcher.command, 200)}",
-            *(f"connecting to {s.peer}, no answer yet" for s in connecting[:3]),
-            *reason_lines(never_seen(case.snapshot.hosts)),
+            LauncherIn(op=one.activity.op, seconds=one.stands),
+            LauncherCommand(command=" ".join(launcher.command)),
+            *(Connecting(peer=socket.peer) for socket in connecting[:3]),
+            *lost_facts(never_seen(case.snapshot.hosts)),
         ),
-        next=("start the job on the other hosts, with the same rendezvous endpoint or MASTER_ADDR and MASTER_PORT",),
-        because="the launcher's own stack shows the wait",
+        next=(Advise(what="start-hosts"),),
+        grounds=("launcher-stack",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=RankSet(), victims=RankSet()), one.stands

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from breakranks.explain import introspected, phrases
+from breakranks.explain import wait_chains
+from breakranks.explain.actions import Advise, RunBreakranks
+from breakranks.explain.causes.collective_causes import (
+    AllSeenWait,
+    CallSide,
+    CodeDecides,
+    CounterDiffers,
+    DifferentPlaces,
+    InTransfer,
+    NoneComesOut,
+    PeersWait,
+)
+from breakranks.explain.causes.file_causes import LockOnFile, RankHoldsLock
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.job_view import HELD_BY_RANK, JobView, RankGroup
-from breakranks.explain.rules.candidate import Candidate, doing, union, victims_evidence, waiting_place
+from breakranks.explain.rules.candidate import Candidate, union, victims_evidence, waiting_place
 from breakranks.explain.rules.rank_cause import MOMENT_SECONDS, PATIENCE_SECONDS, SLOW_SECONDS
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.explain.values import Subject, where_of
+from breakranks.rankset import RankSet
+
+_SIDES = 8
+_SIDES_NAMED = 4
+# Arguments of a call that say who, and not how far.
+_NO_COUNTERS = ("src", "dst", "rank", "world_size")
 
 
 def deadlock(case: JobView, waiting: list[RankGroup]) -> Candidate | None:
@@ -46,17 +64,18 @@ def _lock_held(case: JobView, held: list[RankGroup], waiting: list[RankGroup]) -
         culprits=str(ranks),
         victims=str(victims),
         confidence=CERTAIN,
-        summary=f"{case.who(ranks)} holds the lock {lock.path} while it is {doing(other)} "
-        f"in {phrases.place(other.where)}; "
-        f"{ranks_text(node.ranks)} want{'s' if len(node.ranks) == 1 else ''} it, in {phrases.place(node.where)}",
-        where=phrases.where(other.where),
+        cause=RankHoldsLock(
+            path=lock.path, doing=other.doing, wanted_by=str(node.ranks), wanted_where=where_of(node.where)
+        ),
+        subject=case.subject(ranks),
+        victims_at=waiting_place([node]),
+        where=where_of(other.where),
         evidence=(
-            f"{lock.kind} lock on {lock.path}, held by process {lock.holder or other.process.pid}",
+            LockOnFile(kind=lock.kind, path=lock.path, pid=lock.holder or other.process.pid),
             *victims_evidence(case, waiting),
         ),
-        next=(f"breakranks stacks --rank {holder} --threads",),
-        because="/proc shows who has the file",
-        victims_where=waiting_place([node]),
+        next=(RunBreakranks(command="stacks", args=("--rank", str(holder), "--threads")),),
+        grounds=("proc-shows-holder",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=ranks, victims=victims)
 
@@ -66,36 +85,32 @@ def _p2p(case: JobView, pairs: list[RankGroup], waiting: list[RankGroup]) -> Can
     edges = {rank: node.waits for node in waiting for rank in node.ranks}
     cycle = _cycle(edges, [rank for node in pairs for rank in node.ranks])
     ranks = RankSet(cycle) if cycle else union(pairs)
-    sides = [_side(case, rank) for rank in (cycle or list(ranks))[:8]]
-    chain = " → ".join(map(str, [*cycle[:8], cycle[0]])) if cycle else str(ranks)
+    sides = tuple(_side(case, rank) for rank in (cycle or list(ranks))[:_SIDES])
     first = case.look_of(ranks)
-    if len(sides) <= 4 and len({case.looks[rank].where for rank in ranks}) > 1:
-        text = f"{ranks_text(ranks)} wait for each other: {phrases.listed(sides)}"
+    if len(sides) <= _SIDES_NAMED and len({case.looks[rank].where for rank in ranks}) > 1:
+        cause = PeersWait(sides=sides)
     else:
-        text = f"{ranks_text(ranks)} wait for each other ({chain}): {first.activity.op} in {phrases.place(first.where)}"
+        ring = (*cycle[:_SIDES], cycle[0]) if cycle else ()
+        cause = PeersWait(ring=ring, op=first.activity.op, where=where_of(first.where))
     finding = Finding(
         kind="p2p-deadlock",
         culprits=str(ranks),
         victims=str(union(waiting) - ranks),
         confidence=CERTAIN if cycle and all(case.peer(case.looks[r]) is not None for r in cycle) else LIKELY,
-        summary=text,
-        where=phrases.where(first.where),
+        cause=cause,
+        subject=Subject(ranks=str(ranks)),
+        victims_at=waiting_place(waiting),
+        where=where_of(first.where),
         evidence=(*sides, *victims_evidence(case, waiting)),
-        next=(f"breakranks stacks --rank {ranks}",),
-        because="each one's peer is read from its own arguments" if cycle else "the peers cannot be seen from outside",
-        victims_where=waiting_place(waiting),
+        next=(RunBreakranks(command="stacks", args=("--rank", str(ranks))),),
+        grounds=("peers-from-arguments" if cycle else "peers-unseen",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=ranks, victims=union(waiting) - ranks)
 
 
-def _side(case: JobView, rank: int) -> str:
-    """``rank 0 in recv from 1 (collect, a.py:10)``"""
+def _side(case: JobView, rank: int) -> InTransfer:
     one = case.looks[rank]
-    peer = case.peer(one)
-    what = one.activity.op
-    if peer is not None:
-        what += f" {'from' if 'recv' in what else 'to'} {peer}"
-    return f"rank {rank} in {what} ({phrases.place(one.where)})"
+    return InTransfer(rank=rank, op=one.activity.op, peer=case.peer(one), where=where_of(one.where))
 
 
 def _cycle(edges: dict[int, RankSet], starts: list[int]) -> list[int]:
@@ -127,11 +142,9 @@ def _mismatch(case: JobView, waiting: list[RankGroup]) -> Candidate:
     tie = len(nodes) > 1 and len(nodes[-2].ranks) == len(largest.ranks)
     culprits = everyone if tie else everyone - largest.ranks
     victims = everyone - culprits
-    sides = phrases.listed(
-        [
-            f"{ranks_text(n.ranks)} in {n.op} ({phrases.place(n.where)})"
-            for n in sorted(nodes, key=lambda n: n.ranks.first)[:4]
-        ]
+    sides = tuple(
+        CallSide(ranks=str(node.ranks), call=node.op, where=where_of(node.where))
+        for node in sorted(nodes, key=lambda one: one.ranks.first)[:_SIDES_NAMED]
     )
     node = nodes[0]
     joining = {n.reason for n in nodes} == {"rendezvous"}
@@ -140,12 +153,13 @@ def _mismatch(case: JobView, waiting: list[RankGroup]) -> Candidate:
         culprits=str(culprits),
         victims=str(victims),
         confidence=LIKELY,
-        summary=f"the ranks {_apart(nodes)}: {sides}",
-        where=phrases.where(node.where),
-        evidence=(*victims_evidence(case, waiting), "which side is wrong the code decides: fewer ranks are not proof"),
-        next=(f"breakranks stacks --rank {culprits}",),
-        because="their stacks show different operations or call sites, and none moves",
-        victims_where=waiting_place([largest]),
+        cause=DifferentPlaces(of=_apart(nodes), sides=sides),
+        subject=case.subject(culprits),
+        victims_at=waiting_place([largest]),
+        where=where_of(node.where),
+        evidence=(*victims_evidence(case, waiting), CodeDecides()),
+        next=(RunBreakranks(command="stacks", args=("--rank", str(culprits))),),
+        grounds=("stacks-differ",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=culprits, victims=victims, mutual=True)
 
@@ -153,8 +167,8 @@ def _mismatch(case: JobView, waiting: list[RankGroup]) -> Candidate:
 def _apart(nodes: list[RankGroup]) -> str:
     reasons = {node.reason for node in nodes}
     if reasons == {"rendezvous"}:
-        return "are at different places of the rendezvous"
-    return "are in different collectives" if reasons == {"collective"} else "wait in different places"
+        return "rendezvous"
+    return "collectives" if reasons == {"collective"} else ""
 
 
 def _elsewhere(case: JobView, waiting: list[RankGroup], everyone: RankSet) -> Candidate:
@@ -164,24 +178,20 @@ def _elsewhere(case: JobView, waiting: list[RankGroup], everyone: RankSet) -> Ca
         culprits=str(culprits),
         victims=str(everyone),
         confidence=GUESS,
-        summary=f"all {len(everyone)} ranks here wait in {waiting_place(waiting)}; {ranks_text(culprits)} "
-        f"{'is' if len(culprits) == 1 else 'are'} on other hosts and could not be seen",
+        cause=AllSeenWait(count=len(everyone), at=waiting_place(waiting), unseen=str(culprits)),
+        subject=case.subject(culprits),
+        victims_at=waiting_place(waiting),
         where=None,
         evidence=victims_evidence(case, waiting),
-        next=(
-            "name all hosts of the job in the target"
-            if case.several
-            else "run breakranks why on all hosts of the job: breakranks why ssh:HOSTS",
-        ),
-        because="the ranks that are missing were not looked at",
-        victims_where=waiting_place(waiting),
+        next=(Advise(what="name-hosts" if case.several else "why-on-hosts"),),
+        grounds=("not-looked-at",),
     )
     return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=culprits, victims=everyone)
 
 
 def _same_place(case: JobView, node: RankGroup) -> Candidate:
     """All in one collective at one line, and none moves: they disagree in what cannot be seen from outside."""
-    behind, detail = _counters(case, node.ranks)
+    behind, differs = _counters(case, node.ranks)
     joining = node.reason == "rendezvous"
     culprits = behind or node.ranks
     finding = Finding(
@@ -189,14 +199,13 @@ def _same_place(case: JobView, node: RankGroup) -> Candidate:
         culprits=str(culprits),
         victims=str(node.ranks - culprits),
         confidence=LIKELY if behind else GUESS,
-        summary=f"all {len(node.ranks)} ranks are {node.look.activity.phrase} in {phrases.place(node.where)} "
-        "and none comes out"
-        + (f"; {detail}" if detail else ": sizes, groups or the number of calls differ, or the network is cut"),
-        where=phrases.where(node.where),
-        evidence=(*((detail,) if detail else ()), *victims_evidence(case, [node])),
-        next=("breakranks stacks --native --threads",),
-        because="loop counters differ" if behind else "stacks alone cannot tell",
-        victims_where=waiting_place([node]),
+        cause=NoneComesOut(count=len(node.ranks), doing=node.look.doing, differs=differs),
+        subject=case.subject(culprits),
+        victims_at=waiting_place([node]),
+        where=where_of(node.where),
+        evidence=(*((differs,) if differs is not None else ()), *victims_evidence(case, [node])),
+        next=(RunBreakranks(command="stacks", args=("--native", "--threads")),),
+        grounds=("counters-differ" if behind else "stacks-alone",),
     )
     return Candidate(
         finding=finding,
@@ -207,20 +216,19 @@ def _same_place(case: JobView, node: RankGroup) -> Candidate:
     )
 
 
-def _counters(case: JobView, ranks: RankSet) -> tuple[RankSet, str]:
+def _counters(case: JobView, ranks: RankSet) -> tuple[RankSet, CounterDiffers | None]:
     """Ranks whose own loop counter is behind the others', if the frames have one."""
-    said = {rank: introspected.counters(case.ranks[rank].process) for rank in ranks}
-    found_behind, detail = introspected.behind(said)
+    said = {rank: wait_chains.counters(case.ranks[rank].process) for rank in ranks}
+    found_behind, differs = wait_chains.behind(said)
     if found_behind:
-        return found_behind, detail
+        return found_behind, differs
     values: dict[str, dict[int, list[int]]] = {}
     for rank in ranks:
         thread = case.looks[rank].thread
         for name, text in (thread.hints if thread is not None else {}).items():
-            if text.lstrip("-").isdigit() and name.rsplit(".", 1)[-1] not in ("src", "dst", "rank", "world_size"):
+            if text.lstrip("-").isdigit() and name.rsplit(".", 1)[-1] not in _NO_COUNTERS:
                 values.setdefault(name, {}).setdefault(int(text), []).append(rank)
     for name, found in values.items():
         if len(found) > 1 and sum(map(len, found.values())) == len(ranks):
-            parts = [f"{n} on {ranks_text(RankSet(r))}" for n, r in sorted(found.items())[:4]]
-            return RankSet(found[min(found)]), f"{name.rsplit('.', 1)[-1]} is {phrases.listed(parts)}"
-    return RankSet(), ""
+            return RankSet(found[min(found)]), wait_chains.differs(name.rsplit(".", 1)[-1], found)
+    return RankSet(), None

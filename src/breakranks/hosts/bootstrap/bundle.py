@@ -33,7 +33,7 @@ _RUN_THERE = (
     "errors.py",
     "log.py",
     "rankset.py",
-    "stall.py",
+    "own_suspension.py",
     "snapshot",
     "observe",
     "jobs",

@@ -1,9 +1,8 @@
-"""Ways to the hosts of a job: from a target to the local processes that carry lines there and back.
+"""Transports to the hosts of a job: from a target to the local processes that carry lines there and back.
 
-    plan = plan_hosts(Hosts("ssh", "n[1-4]"), TransportOptions(), remote)
+    made = plan(Hosts("ssh", "n[1-4]"), TransportOptions(), remote)
 
-Each way is a module; it is imported when it is needed, as most of the time until the first answer is import
-time. Nothing here starts an agent or reads what one says: the controller runs the transports.
+Each transport is a module. Nothing here starts an agent or reads what one says: the controller runs the transports.
 """
 
 from __future__ import annotations

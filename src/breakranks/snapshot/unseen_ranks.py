@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec.structs import replace
@@ -11,7 +10,6 @@ from breakranks.rankset import RankSet
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.model import Host, Missing
 
-_SOME_EXITED = re.compile(r"(\d+) of them ran on this host and exited")
 _NOT_OURS = "not in the target"
 
 
@@ -29,32 +27,34 @@ def missing_of(
     left = (RankSet.span(0, world) or _all(told)) - seen
     if not left:
         return ()
-    found: dict[tuple[str, str], RankSet] = {}
+    found: dict[Missing, RankSet] = {}
 
-    def say(ranks: RankSet, reason: str, detail: str) -> RankSet:
-        found[reason, detail] = found.get((reason, detail), RankSet()) | ranks
+    def say(ranks: RankSet, why: Missing) -> RankSet:
+        found[why] = found.get(why, RankSet()) | ranks
         return left - ranks
 
     for host, one in _with(told, "exited"):
         ranks = RankSet.parse(one.ranks) & left
         if ranks:
-            left = say(ranks, "exited", f"on {host}: {one.detail}" if one.detail else f"it ran on {host}")
+            detail = f"on {host}: {one.detail}" if one.detail else f"it ran on {host}"
+            left = say(ranks, Missing("", "exited", detail, host=host))
     if left and not lost:
         left = say(*_unplaced(told, left))
     if left and lost:
-        left = say(left, "unreachable", "; ".join(reason_lines(lost)))
+        left = say(left, Missing("", "unreachable", "; ".join(reason_lines(lost))))
     for host, one in _with(told, "absent"):
-        ranks = RankSet.parse(one.ranks) & left if left and one.detail.startswith("its launcher") else RankSet()
+        ranks = RankSet.parse(one.ranks) & left if left and one.not_started else RankSet()
         if ranks:
-            left = say(ranks, "absent", f"{one.detail} (on {host})")
+            left = say(ranks, Missing("", "absent", f"{one.detail} (on {host})", not_started=True))
     if left:
         nowhere = any(True for _ in _with(told, "absent"))
-        guessed = any("nothing tells" in one.detail for _, one in _with(told, "absent"))
+        guessed = any(one.guessed for _, one in _with(told, "absent"))
         detail = (
             "on a host that is not in the target, or exited: nothing tells" if guessed else "" if nowhere else _NOT_OURS
         )
-        say(left, "absent" if nowhere else "elsewhere", detail)
-    return tuple(Missing(str(ranks), reason, detail) for (reason, detail), ranks in sorted(_items(found)))
+        say(left, Missing("", "absent" if nowhere else "elsewhere", detail, guessed=guessed))
+    ordered = sorted(found.items(), key=lambda item: (item[0].reason, item[0].detail))
+    return tuple(replace(why, ranks=str(ranks)) for why, ranks in ordered if ranks)
 
 
 def missing_since(
@@ -72,21 +72,22 @@ def missing_since(
     return tuple(one for one in found if one.ranks)
 
 
-def _items(found: dict[tuple[str, str], RankSet]) -> Iterable[tuple[tuple[str, str], RankSet]]:
-    return [(key, ranks) for key, ranks in found.items() if ranks]
-
-
 def never_seen(hosts: Iterable[Host]) -> list[Host]:
     """Hosts of the target that nothing is known of."""
     return [host for host in hosts if host.state not in ("seen", "lost")]
 
 
-def reason_lines(hosts: Iterable[Host]) -> list[str]:
-    """``n[3,7]: timed out``: hosts folded by what was the matter with them."""
+def reasons(hosts: Iterable[Host]) -> dict[str, list[str]]:
+    """Hosts by what was the matter with them."""
     alike: dict[str, list[str]] = {}
     for host in hosts:
         alike.setdefault(host.reason or host.state.replace("-", " "), []).append(host.name)
-    return [f"{fold(names)}: {reason}" for reason, names in alike.items()]
+    return alike
+
+
+def reason_lines(hosts: Iterable[Host]) -> list[str]:
+    """``n[3,7]: timed out``: hosts folded by what was the matter with them."""
+    return [f"{fold(names)}: {reason}" for reason, names in reasons(hosts).items()]
 
 
 def _with(told: Sequence[tuple[str, Sequence[Missing]]], reason: str) -> Iterable[tuple[str, Missing]]:
@@ -101,15 +102,12 @@ def _all(told: Sequence[tuple[str, Sequence[Missing]]]) -> RankSet:
     return found
 
 
-def _unplaced(told: Sequence[tuple[str, Sequence[Missing]]], left: RankSet) -> tuple[RankSet, str, str]:
+def _unplaced(told: Sequence[tuple[str, Sequence[Missing]]], left: RankSet) -> tuple[RankSet, Missing]:
     """Hosts that know how many of their ranks have exited, not which: if those are all that are left, it is they."""
-    counts: dict[str, int] = {}
-    for host, one in _with(told, "elsewhere"):
-        match = _SOME_EXITED.match(one.detail)
-        if match is not None:
-            counts[host] = int(match[1])
+    counts = {host: one.exited for host, one in _with(told, "elsewhere") if one.exited}
     if not counts or sum(counts.values()) != len(left):
-        return RankSet(), "exited", ""
+        return RankSet(), Missing("", "exited")
     if len(counts) == 1:
-        return left, "exited", f"{'it' if len(left) == 1 else 'they'} ran on {next(iter(counts))}"
-    return left, "exited", ", ".join(f"{count} on {host}" for host, count in counts.items())
+        (host,) = counts
+        return left, Missing("", "exited", f"{'it' if len(left) == 1 else 'they'} ran on {host}", host=host)
+    return left, Missing("", "exited", ", ".join(f"{count} on {host}" for host, count in counts.items()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from breakranks.jobs.rank_environment import RankCandidate
 from breakranks.jobs.unreadable_processes import pids_text
 from breakranks.observe.process_table import ProcessEntry, ProcessTable
@@ -94,7 +96,7 @@ def missing_ranks(
     table: ProcessTable, members: LauncherMembers, expected: Mapping[int, int], found: Sequence[int]
 ) -> tuple[Missing, ...]:
     """Everyone that is not in ``found``, by reason; the ranks of one reason and detail are folded."""
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[Missing, list[int]] = {}
     by_hand = all(candidate.identity.row.by_hand for candidate in members.ranks.values())
     # Lightning: how many ranks a host has was guessed from those that are here.
     guessed = any(candidate.identity.row.parent_is_rank for candidate in members.ranks.values())
@@ -105,25 +107,28 @@ def missing_ranks(
             continue
         orphans = members.orphans.get(rank, ())
         if orphans or (rank in expected and not by_hand):
-            groups.setdefault(("exited", _how_known(table, expected.get(rank, 0), orphans)), []).append(rank)
+            why = Missing("", "exited", _how_known(table, expected.get(rank, 0), orphans))
         elif guessed:
-            groups.setdefault(("absent", "on another host, or exited: nothing tells"), []).append(rank)
+            why = Missing("", "absent", "on another host, or exited: nothing tells", guessed=True)
         elif expected and not by_hand:
-            groups.setdefault(("elsewhere", ""), []).append(rank)
+            why = Missing("", "elsewhere")
         elif uncertain is not None:
-            groups.setdefault(("elsewhere", uncertain), []).append(rank)
+            why = uncertain
         else:
-            groups.setdefault(("absent", ""), []).append(rank)
-    return tuple(Missing(str(RankSet(ranks)), reason, detail) for (reason, detail), ranks in sorted(groups.items()))
+            why = Missing("", "absent")
+        groups.setdefault(why, []).append(rank)
+    ordered = sorted(groups.items(), key=lambda group: (group[0].reason, group[0].detail))
+    return tuple(replace(why, ranks=str(RankSet(ranks))) for why, ranks in ordered)
 
 
-def _unplaced(members: LauncherMembers, expected: Mapping[int, int]) -> str | None:
-    """A detail where only the *number* of this host's ranks is known; None where not even that."""
+def _unplaced(members: LauncherMembers, expected: Mapping[int, int]) -> Missing | None:
+    """What is known of ranks where only the *number* of this host's is known; None where not even that."""
     counts = {c.launcher: c.identity.local_world for c in members.ranks.values() if c.launcher}
     if expected or not counts or not all(counts.values()):
         return None
     lost = sum(counts.values()) - len(members.ranks)
-    return f"{lost} of them ran on this host and exited" if lost > 0 else ""
+    detail = f"{lost} of them ran on this host and exited" if lost > 0 else ""
+    return Missing("", "elsewhere", detail, exited=max(0, lost))
 
 
 def _how_known(table: ProcessTable, launcher: int, orphans: Sequence[RankCandidate]) -> str:

@@ -1,19 +1,26 @@
-"""What a process said of itself, as people say it: which lock and whose, and how far each rank has come."""
+"""What a process said of itself: which lock it waits for and whose that is, and how far each rank has come."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from breakranks.explain import phrases
+from msgspec.structs import replace
+
 from breakranks.explain.activity import Activity
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.explain.causes import Fact
+from breakranks.explain.causes.collective_causes import CounterDiffers, CounterSpan, RanksAtSteps, RanksBehind
+from breakranks.explain.causes.thread_causes import SaidWait, WaitedObject
+from breakranks.explain.diagnosis import SaidTogether
+from breakranks.explain.values import Where
+from breakranks.rankset import RankSet
 from breakranks.snapshot.introspection import BY_ACQUIRE, ThreadWait
 from breakranks.snapshot.model import Process, Snapshot, Thread
 
 _WAITS = frozenset({"thread-wait", "exit", "idle"})
 _LONGEST = 16
 _SHOWN = 3
+_VALUES_SHOWN = 4
 # Waits for a thread to do something, and not for a lock that it has.
 JOINS = frozenset({"Thread", "Future"})
 Key = tuple[str, str, str]
@@ -64,13 +71,10 @@ def follow(process: Process, threads: Iterable[tuple[Thread, Activity]], tid: in
     return WaitChain(tuple(steps), at.get(tid))
 
 
-def thing(wait: ThreadWait) -> str:
-    """``self.lock (Lock)``"""
-    if wait.kind == "Thread":
-        return f"thread {wait.name}"
-    if wait.kind == "import lock":
-        return f"the import lock of {wait.name}"
-    return f"{wait.name} ({wait.kind})" if wait.name else f"a {wait.kind}"
+def waited(wait: ThreadWait) -> WaitedObject:
+    """What a thread waits for, as plain data for a finding."""
+    taken = Where(wait.function, wait.file, wait.line) if wait.function else None
+    return WaitedObject(kind=wait.kind, name=wait.name, state=wait.state, taken=taken)
 
 
 def key(process: Process) -> object:
@@ -102,16 +106,21 @@ def counters(process: Process, tid: int = 0) -> dict[Key, int]:
     }
 
 
-def behind(ranks: dict[int, dict[Key, int]]) -> tuple[RankSet, str]:
+def behind(ranks: dict[int, dict[Key, int]]) -> tuple[RankSet, CounterDiffers | None]:
     """Of ranks that stand in the same loops, those that have come least far, and by which variable that shows."""
     for one in _shared(ranks):
         found: dict[int, list[int]] = {}
         for rank, values in ranks.items():
             found.setdefault(values[one], []).append(rank)
         if len(found) > 1:
-            parts = [f"{value} on {ranks_text(RankSet(some))}" for value, some in sorted(found.items())[:4]]
-            return RankSet(found[min(found)]), f"{_name(one)} is {phrases.listed(parts)}"
-    return RankSet(), ""
+            return RankSet(found[min(found)]), differs(_name(one), found)
+    return RankSet(), None
+
+
+def differs(name: str, values: dict[int, list[int]]) -> CounterDiffers:
+    """A counter with the ranks that have each value, the least first."""
+    some = sorted(values.items())[:_VALUES_SHOWN]
+    return CounterDiffers(name=name, values=tuple((value, str(RankSet(ranks))) for value, ranks in some))
 
 
 def spoken(snapshot: Snapshot) -> dict[int, Process]:
@@ -119,34 +128,29 @@ def spoken(snapshot: Snapshot) -> dict[int, Process]:
     return {rank.rank: rank.process for rank in snapshot.ranks if rank.process.inside is not None}
 
 
-def progress(processes: dict[int, Process], culprits: RankSet, victims: RankSet) -> str:
-    """``rank 2 is at step=117, the others at step=118``, of ranks that are ``spoken``."""
+def progress(processes: dict[int, Process], culprits: RankSet, victims: RankSet) -> Fact | None:
+    """How far culprits and victims have come in their loops, of ranks that are ``spoken``."""
     if not processes:
-        return ""
+        return None
     known = {rank: found for rank in culprits | victims if rank in processes and (found := counters(processes[rank]))}
     if not known:
-        return ""
+        return None
     shared = _shared(known) if len(known) == len(culprits | victims) else []
     differ = [one for one in shared if len({values[one] for values in known.values()}) > 1]
     others = victims - culprits
     if differ and culprits and others:
-        one = differ[0]
-        text = f"{_are(culprits)} at {_span(one, known, culprits)}"
-        return f"{text}, {'the other' if len(others) == 1 else 'the others'} at {_span(one, known, others)}"
+        span, others_span = _span(differ[0], known, culprits), _span(differ[0], known, others)
+        return RanksBehind(ranks=str(culprits), span=span, others=len(others), others_span=others_span)
     if differ and not others:
         return behind(known)[1]
     if shared and not differ and len(known) > 1:
-        return "all are at " + ", ".join(_once({one: _span(one, known, RankSet(known)) for one in shared}))
+        return RanksAtSteps(ranks="", spans=_once({one: _span(one, known, RankSet(known)) for one in shared}))
     mine = RankSet(known) & culprits
     if len(mine) != len(culprits) or not mine:
-        return ""
+        return None
     alike = _shared({rank: known[rank] for rank in mine})
-    spans = ", ".join(_once({one: _span(one, known, mine) for one in alike}))
-    return f"{_are(mine)} at {spans}" if spans else ""
-
-
-def _are(ranks: RankSet) -> str:
-    return f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+    spans = _once({one: _span(one, known, mine) for one in alike})
+    return RanksAtSteps(ranks=str(mine), spans=spans) if spans else None
 
 
 def _shared(known: dict[int, dict[Key, int]]) -> list[Key]:
@@ -158,62 +162,53 @@ def _name(one: Key) -> str:
     return one[2].removeprefix("self.")
 
 
-def _span(one: Key, known: dict[int, dict[Key, int]], ranks: RankSet) -> str:
-    values = [known[rank][one] for rank in ranks]
-    low, high = min(values), max(values)
-    return f"{_name(one)}={low}" if low == high else f"{_name(one)}={low} to {high}"
+def _span(one: Key, known: dict[int, dict[Key, int]], ranks: RankSet) -> CounterSpan:
+    return _span_of(one, [known[rank][one] for rank in ranks])
 
 
-def _once(spans: dict[Key, str]) -> list[str]:
-    """Each counter said once. Functions may have counters of the same name: where these differ, with the function."""
-    texts: dict[str, set[str]] = {}
-    for one, text in spans.items():
-        texts.setdefault(_name(one), set()).add(text)
-    said = (text if len(texts[_name(one)]) == 1 else f"{text} in {one[1]}" for one, text in spans.items())
-    return list(dict.fromkeys(said))[:_SHOWN]
+def _span_of(one: Key, values: list[int]) -> CounterSpan:
+    return CounterSpan(name=_name(one), low=min(values), high=max(values))
 
 
-def note(spoke: dict[int, Process], ranks: RankSet, name: str = "") -> str:
-    """A few words on ranks of one class, if all have ``spoken``: what they wait for, where they say the same, and how
-    far they are.
+def _once(spans: dict[Key, CounterSpan]) -> tuple[CounterSpan, ...]:
+    """Each counter once. Functions may have counters of the same name: where these differ, with the function."""
+    alike: dict[str, set[CounterSpan]] = {}
+    for one, span in spans.items():
+        alike.setdefault(_name(one), set()).add(span)
+    told = (span if len(alike[_name(one)]) == 1 else replace(span, function=one[1]) for one, span in spans.items())
+    return tuple(dict.fromkeys(told))[:_SHOWN]
+
+
+def said_together(spoke: dict[int, Process], ranks: RankSet, name: str = "") -> SaidTogether | None:
+    """What ranks of one class say, if all have ``spoken``: what they wait for, if it is the same, and how far they are.
 
     ``name`` is that of a thread; the main one if there is none.
     """
     if not spoke or not all(rank in spoke for rank in ranks):
-        return ""
+        return None
     processes = [spoke[rank] for rank in ranks]
     said = []
     found: dict[Key, list[int]] = {}
     for process in processes:
         tids = [tid for tid, called in _names(process).items() if called == name] if name else [process.pid]
-        said.append(_wait_words(process, tids[0] if tids else 0))
+        said.append(_said_wait(process, tids[0] if tids else 0))
         for one, value in counters(process, tids[0] if tids else -1).items():
             found.setdefault(one, []).append(value)
-    parts = [said[0]] if said and said[0] and len(set(said)) == 1 else []
-    spans = {
-        one: f"{_name(one)} {min(values)}"
-        if min(values) == max(values)
-        else f"{_name(one)} {min(values)}-{max(values)}"
-        for one, values in found.items()
-        if len(values) == len(processes)
-    }
-    return ", ".join([*parts, *_once(spans)])
+    wait = said[0] if said and len(set(said)) == 1 else None
+    spans = {one: _span_of(one, values) for one, values in found.items() if len(values) == len(processes)}
+    return SaidTogether(wait=wait, counters=_once(spans))
 
 
-def _wait_words(process: Process, tid: int) -> str:
+def _said_wait(process: Process, tid: int) -> SaidWait | None:
     inside = process.inside
     if inside is None:
-        return ""
+        return None
     wait = inside.wait_of(tid)
+    if wait is not None:
+        owner = _names(process).get(wait.owner, "")
+        return SaidWait(wait=waited(wait), owner=owner, own=wait.owner == tid)
+    loader = inside.loader
+    if loader is not None and loader.tid == tid and loader.worker >= 0:
+        return SaidWait(batch=loader.batch, worker=loader.worker)
     files = [one.path for one in inside.polled if one.tid == tid]
-    if wait is None:
-        if inside.loader is not None and inside.loader.tid == tid and inside.loader.worker >= 0:
-            return f"waits for batch {inside.loader.batch} of worker {inside.loader.worker}"
-        return f"waits for {files[0]}" if files else ""
-    text = f"waits for {thing(wait)}"
-    if wait.owner == tid:
-        return f"{text}, which it holds itself"
-    owner = _names(process).get(wait.owner, "")
-    if owner and wait.kind not in JOINS:
-        text += f", held by {owner}"
-    return f"{text}, {wait.state}" if wait.state else text
+    return SaidWait(path=files[0]) if files else None

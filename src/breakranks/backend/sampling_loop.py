@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from breakranks.backend.job_backend import JobSampler
 from breakranks.explain.diagnosis import Diagnosis
-from breakranks.explain.frame_table import FrameTable
+from breakranks.explain.frame_meanings import FrameTable
 from breakranks.explain.verdict import explain
 from breakranks.snapshot.model import Problem, Snapshot
 
@@ -24,17 +24,6 @@ _MAX_STEP_SECONDS = 1.0
 _READ_RECORDERS_EVERY = 3  # samples: ranks that have moved meanwhile are in other calls
 
 
-class JobSampler(Protocol):
-    """Samples one job, on this host or on many."""
-
-    @property
-    def sampled(self) -> int: ...
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *exception: Any) -> None: ...
-    def sample(self, native: bool = False, recorders: bool = False) -> None: ...
-    def snapshot(self) -> Snapshot: ...
-
-
 def sample_until_conclusive(
     sampler: JobSampler,
     *,
@@ -43,9 +32,9 @@ def sample_until_conclusive(
     patience: float = PATIENCE_SECONDS,
     table: FrameTable | None = None,
     inject: bool = True,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Callable[[float, Diagnosis], None] = lambda seconds, diagnosis: None,
 ) -> tuple[Snapshot, Diagnosis]:
-    """A snapshot and what it means. ``progress`` is told why it takes longer, when it does."""
+    """A snapshot and what it means. ``progress`` is told for how long another look will take, and what is known."""
     with sampler:
         sampler.sample()
         time.sleep(interval)
@@ -63,6 +52,6 @@ def sample_until_conclusive(
             left = until - time.monotonic()
             if diagnosis.settled or left <= 0:
                 return snapshot, diagnosis
-            progress(f"watching {min(diagnosis.wait, left):.0f} s more: {diagnosis.why_not_settled}")
+            progress(min(diagnosis.wait, left), diagnosis)
             time.sleep(min(max(diagnosis.wait, interval), _MAX_STEP_SECONDS, left))
             sampler.sample(recorders=inject and sampler.sampled % _READ_RECORDERS_EVERY == 0)

@@ -19,34 +19,11 @@ from typing import Any, NamedTuple
 
 from breakranks.errors import UsageError
 
-# Activities, and how a person would say them.
-PHRASES = {
-    "collective": "in {op}",
-    "p2p": "in {op}",
-    "rendezvous": "waiting for all ranks to join ({op})",
-    "store": "waiting for a key in the store ({op})",
-    "gpu-wait": "waiting for the GPU ({op})",
-    "prompt": "at a debugger prompt ({op})",
-    "held": "held by breakranks, for a rank at a prompt",
-    "file-lock": "waiting for a lock file ({op})",
-    "data-loading": "waiting for data ({op})",
-    "helper-wait": "waiting for a helper process ({op})",
-    "subprocess": "waiting for a subprocess ({op})",
-    "compile": "compiling ({op})",
-    "thread-wait": "waiting for a thread or lock ({op})",
-    "gil-wait": "waiting for the GIL",
-    "socket": "waiting for a socket ({op})",
-    "io": "in file I/O ({op})",
-    "checkpoint": "in checkpoint I/O ({op})",
-    "sleep": "sleeping",
-    "gc": "collecting garbage",
-    "import": "importing",
-    "event-loop": "idle in an event loop",
-    "idle": "idle, waiting for work",
-    "exit": "at the end of its program",
-    "compute": "computing",
-    "unknown": "unknown",
-}
+# What a thread may be doing.
+ACTIVITIES = frozenset(
+    "collective p2p rendezvous store gpu-wait prompt held file-lock data-loading helper-wait subprocess compile"
+    " thread-wait gil-wait socket io checkpoint sleep gc import event-loop idle exit compute unknown".split()
+)
 
 # A rank that is doing one of these waits for other ranks.
 PEER = frozenset({"collective", "p2p", "rendezvous", "store", "gpu-wait"})
@@ -277,8 +254,8 @@ def from_toml(document: dict[str, Any]) -> tuple[FrameMeaning, ...]:
                 f"meaning {number} is not usable: {error}",
                 'A row needs activity = "socket", function = "call" and, better, file = "mycompany/rpc.py".',
             ) from None
-        if activity not in PHRASES:
-            raise UsageError(f"meaning {number}: no activity {activity!r}", f"One of: {', '.join(sorted(PHRASES))}.")
+        if activity not in ACTIVITIES:
+            raise UsageError(f"meaning {number}: no activity {activity!r}", f"One of: {', '.join(sorted(ACTIVITIES))}.")
         found.append(
             FrameMeaning(activity=activity, file=file, function=function, weight=97, op=str(row.get("op", "")))
         )

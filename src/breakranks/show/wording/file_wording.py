@@ -1,0 +1,107 @@
+"""Words for ``explain.causes.file_causes``."""
+
+from __future__ import annotations
+
+from breakranks.explain.causes import file_causes as f
+from breakranks.explain.values import Subject
+from breakranks.show.quantities import duration, plural
+from breakranks.show.wording.grammar import verb
+from breakranks.show.wording.registry import cause_text, fact_text
+from breakranks.show.wording.value_wording import command, doing_for, number, place, predicate, ranks, who
+
+
+def _made(age: float | None) -> str:
+    return "" if age is None else f", made {duration(age)} ago"
+
+
+def _holder(holder: f.LockHolder) -> str:
+    """``rank 3, process 41 (python train.py)``"""
+    if not holder.pid:
+        return who(holder.subject) if holder.subject is not None else f"rank {holder.rank}"
+    text = f"process {holder.pid} ({command(holder.command)})"
+    return text if holder.rank is None else f"rank {holder.rank}, {text}"
+
+
+def _state(state: str) -> str:
+    return "uninterruptible wait, state D" if state == "D" else f"state {state}"
+
+
+@cause_text.register
+def _(cause: f.UnknownLockFile, subject: Subject) -> str:
+    return predicate(subject, "wait", f"for a lock file ({cause.op}), in {place(cause.where)}")
+
+
+@cause_text.register
+def _(cause: f.StaleLockFile, subject: Subject) -> str:
+    text = f"for the lock file {cause.path}, which no process holds{_made(cause.age)}: it was left behind"
+    return predicate(subject, "wait", text)
+
+
+@cause_text.register
+def _(cause: f.LockFileHeld, subject: Subject) -> str:
+    return predicate(subject, "wait", f"for the lock {cause.path}, held by {_holder(cause.holder)}{_made(cause.age)}")
+
+
+@cause_text.register
+def _(cause: f.RankHoldsLock, subject: Subject) -> str:
+    wanted = f"{ranks(cause.wanted_by)} {verb(number(cause.wanted_by), 'want')} it, in {place(cause.wanted_where)}"
+    doing = f"{doing_for(cause.doing)} in {place(cause.doing.where)}"
+    return predicate(subject, "hold", f"the lock {cause.path} while it is {doing}; {wanted}")
+
+
+@cause_text.register
+def _(cause: f.BlockedIo, subject: Subject) -> str:
+    text = f"{cause.verb} {cause.about or 'a file'} ({_state(cause.state)}), in {place(cause.where)}"
+    return predicate(subject, "are", text)
+
+
+@cause_text.register
+def _(cause: f.BlockedBelow, subject: Subject) -> str:
+    state = f" ({_state('D')})" if cause.uninterruptible else ""
+    return predicate(subject, "are", f"blocked on files below {cause.folder}{state}")
+
+
+@fact_text.register
+def _(fact: f.UnknownFile) -> str:
+    return "which file cannot be seen from outside"
+
+
+@fact_text.register
+def _(fact: f.FileExists) -> str:
+    return f"{fact.path} exists{_made(fact.age)}"
+
+
+@fact_text.register
+def _(fact: f.NobodyHasFile) -> str:
+    elsewhere = ", and no rank on another" if fact.shared else ""
+    return f"no process on {fact.host or 'this host'} has it open or locked{elsewhere}"
+
+
+@fact_text.register
+def _(fact: f.WaitsInCall) -> str:
+    return f"the wait is in {fact.op}, called from {place(fact.where)}"
+
+
+@fact_text.register
+def _(fact: f.WaitsForFile) -> str:
+    return f"{fact.op} waits for {fact.path}"
+
+
+@fact_text.register
+def _(fact: f.FileHeldBy) -> str:
+    return f"held by {_holder(fact.holder)}"
+
+
+@fact_text.register
+def _(fact: f.LockOnFile) -> str:
+    return f"{fact.kind} lock on {fact.path}, held by process {fact.pid}"
+
+
+@fact_text.register
+def _(fact: f.BlockedIn) -> str:
+    return f"blocked in {fact.call or 'the kernel'}" + (f", kernel function {fact.kernel}" if fact.kernel else "")
+
+
+@fact_text.register
+def _(fact: f.BytesMoved) -> str:
+    return f"{plural(fact.count, 'byte') if fact.count else 'no bytes'} moved in {duration(fact.seconds)}"

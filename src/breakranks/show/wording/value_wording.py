@@ -1,0 +1,147 @@
+"""How places, ranks, activities and calls are written within a sentence."""
+
+from __future__ import annotations
+
+from breakranks.explain.values import CallName, Doing, GroupName, HeldUp, Subject, WaitPlace, Where
+from breakranks.rankset import RankSet, ranks_text
+from breakranks.show.quantities import duration, plural
+from breakranks.show.wording.grammar import pronoun, verb
+from breakranks.snapshot.host_names import fold
+
+# What a thread does, by the activities of ``explain.frame_meanings``.
+PHRASES = {
+    "collective": "in {op}",
+    "p2p": "in {op}",
+    "rendezvous": "waiting for all ranks to join ({op})",
+    "store": "waiting for a key in the store ({op})",
+    "gpu-wait": "waiting for the GPU ({op})",
+    "prompt": "at a debugger prompt ({op})",
+    "held": "held by breakranks, for a rank at a prompt",
+    "file-lock": "waiting for a lock file ({op})",
+    "data-loading": "waiting for data ({op})",
+    "helper-wait": "waiting for a helper process ({op})",
+    "subprocess": "waiting for a subprocess ({op})",
+    "compile": "compiling ({op})",
+    "thread-wait": "waiting for a thread or lock ({op})",
+    "gil-wait": "waiting for the GIL",
+    "socket": "waiting for a socket ({op})",
+    "io": "in file I/O ({op})",
+    "checkpoint": "in checkpoint I/O ({op})",
+    "sleep": "sleeping",
+    "gc": "collecting garbage",
+    "import": "importing",
+    "event-loop": "idle in an event loop",
+    "idle": "idle, waiting for work",
+    "exit": "at the end of its program",
+    "compute": "computing",
+    "unknown": "unknown",
+}
+# Shorter waits are not worth a word.
+_WORTH_SECONDS = 1.0
+
+
+def base(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def place(where: Where | None) -> str:
+    """``load_batch, data.py:88``"""
+    if where is None:
+        return "unknown code"
+    return f"{where.function}, {base(where.file)}:{where.line}"
+
+
+def ranks(text: str) -> str:
+    """``rank 3`` or ``ranks 0-2``, of a folded set."""
+    return ranks_text(RankSet.parse(text))
+
+
+def number(text: str) -> int:
+    """How many a folded set has."""
+    return len(RankSet.parse(text))
+
+
+def who(subject: Subject) -> str:
+    """``rank 13 (node-5, pid 4242)``: the host only where there are several."""
+    if subject.count != 1:
+        if subject.whole_host:
+            return f"all ranks of {subject.hosts[0]} ({subject.ranks})"
+        return f"ranks {subject.ranks} ({fold(subject.hosts)})" if subject.hosts else f"ranks {subject.ranks}"
+    if not subject.pid:
+        return f"rank {subject.ranks}"
+    return f"rank {subject.ranks} ({f'{subject.host}, ' if subject.host else ''}pid {subject.pid})"
+
+
+def activity(doing: Doing) -> str:
+    """``in all_reduce``, ``waiting for a lock file (FileBaton)``"""
+    text = PHRASES.get(doing.word, doing.word).format(op=doing.op or "…").replace(" (…)", "").replace("…", "it")
+    if doing.about and doing.word in ("io", "socket"):
+        text = f"{doing.verb if doing.word == 'io' else 'waiting for'} {doing.about}"
+    return f"{text}, {doing.context}" if doing.context and doing.word != "compile" else text
+
+
+def doing_for(doing: Doing) -> str:
+    """The same, with how long it has gone on or will go on."""
+    if doing.word == "sleep" and doing.left is not None:
+        left = duration(doing.left)
+        return f"sleeping for another {left}" if doing.left > _WORTH_SECONDS else "sleeping a moment at a time"
+    if doing.word == "unknown":
+        return "its stack could not be read"
+    return activity(doing) + (f" (for {duration(doing.stands)})" if doing.stands >= _WORTH_SECONDS else "")
+
+
+def stood(seconds: float) -> str:
+    """``, for 12 s``"""
+    return f", for {duration(seconds)}" if seconds >= _WORTH_SECONDS else ""
+
+
+def group(name: GroupName) -> str:
+    """``mesh_tp (0-7)``: by its description, and its members where several bear it."""
+    if name.kind == "world":
+        return "the world group"
+    if name.kind == "ranks":
+        return f"the group of {name.name}"
+    text = f"group {name.name}" if name.kind == "numbered" else name.name
+    return f"{text} ({name.members})" if name.members else text
+
+
+def call(name: CallName) -> str:
+    """``all_reduce #239 of mesh_tp (0-7)`` or ``recv from 3``"""
+    if name.peer is not None:
+        return f"{'send to' if name.sends else 'recv from'} {name.peer}"
+    count = "" if name.number is None else f" #{name.number}"
+    if name.group is None:
+        return f"{name.operation}{count}"
+    groups = f"{name.groups} groups " if name.groups > 1 else ""
+    return f"{name.operation}{count} of {groups}{group(name.group)}"
+
+
+def wait_place(at: WaitPlace) -> str:
+    """``all_reduce #239 of mesh_tp, train.py:120 in step``"""
+    text = call(at.call)
+    if at.where is not None:
+        text += f", {base(at.where.file)}:{at.where.line} in {at.where.function}"
+    return f"{text}; the rest in other calls" if at.others_elsewhere else text
+
+
+def held_up(waiting: HeldUp, culprits: int) -> str:
+    """``ranks 0-3 wait for it, 2 of them through 1 other group``"""
+    many = number(waiting.ranks)
+    names = f"{many} ranks" if waiting.most is not None and many > waiting.most else ranks(waiting.ranks)
+    text = f"{names} {verb(many, 'wait')}"
+    if not waiting.mutual:
+        text += f" for {pronoun(culprits)}"
+    if waiting.through:
+        others = "others" if waiting.groups is None else plural(waiting.groups, "other group")
+        text += f", {waiting.through} of them through {others}"
+    return text + (f" in {wait_place(waiting.at)}" if waiting.at is not None else "")
+
+
+def command(text: str, most: int = 80) -> str:
+    """A command line, cut where it is long."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def predicate(subject: Subject, plain: str, rest: str) -> str:
+    """``rank 3 (pid 7) waits for it``: a subject, its verb and the rest of a sentence."""
+    return f"{who(subject)} {verb(subject.count, plain)} {rest}"
