@@ -1,17 +1,17 @@
-"""Into a rank of torch that hangs in a barrier: how long until one variable of it is known, and who can tell it at all.
+"""One variable of a torch rank that hangs in a barrier: the time until each tool prints it, and which tools can.
 
     .venv/bin/python bench/attach.py                         both parts: about five minutes
     .venv/bin/python bench/attach.py --only answer --rounds 3
-    .venv/bin/python bench/attach.py --peers FOLDER          a venv that has madbg and debugpy; made there if it is not
+    .venv/bin/python bench/attach.py --peers FOLDER          a venv with madbg and debugpy, created if it is missing
 
-answer   From the start of the command to the value of a local variable of rank 0, which waits in a gloo barrier for a
-         rank that does not come. Each round has a job of its own, and everybody asks the same process in turn, those
-         that leave most behind last. gdb calls PyRun_SimpleString, as pyrasite does; madbg is given a terminal; debugpy
-         is asked by the Debug Adapter Protocol: attach, threads, pause, stackTrace, evaluate. Who has no answer after
-         ``--patience`` seconds has none. Whether the job still ends well is said too.
-pause    The longest time for which a loop in Python that looks at the clock stood still while it was attached to and
-         left again, and when nobody did: the machine makes pauses of its own. An attach that stops it, asks, and lets
-         it go is there too: the time at its prompt is meant, and no pause.
+answer   The time from the start of the command to the value of a local variable of rank 0, which waits in a barrier of
+         gloo for a missing rank. Each round has a job of its own. All tools read the same process in turn, those that
+         change most last. gdb calls PyRun_SimpleString, as pyrasite does; madbg gets a terminal; debugpy is driven by
+         the Debug Adapter Protocol: attach, threads, pause, stackTrace, evaluate. A tool without an answer after
+         ``--patience`` seconds has none. The exit of the job is reported as well.
+pause    The longest pause of a Python loop that reads the clock, while a tool attaches and detaches, and without any
+         tool, since the machine causes pauses of its own. For an attach that stops the loop, reads and resumes it, the
+         time at the prompt is intended, and not a pause.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ for line in sys.stdin:
     os.write(1, b'%d\\n' % loop(line.strip()))
 """
 
-# What pyrasite has gdb do. It runs in the thread that waits, on top of its frames.
+# What gdb does for pyrasite. It runs in the waiting thread, on top of its frames.
 GDB_CODE = "; ".join(
     (
         "import sys",
@@ -87,7 +87,7 @@ class Job:
 
     def __init__(self, folder: str, path: str) -> None:
         self.folder = folder
-        self.came: dict[str, str] = {}  # how far those came that have no answer
+        self.came: dict[str, str] = {}  # by tool without an answer: the step that it reached
         self.ranks: list[subprocess.Popen[bytes]] = []
         port = free_port()
         for rank in (0, 1):
@@ -103,14 +103,14 @@ class Job:
             )  # fmt: skip
         for rank in self.ranks:
             assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
-        time.sleep(1.0)  # it says so just before
+        time.sleep(1.0)  # it prints this just before
 
     @property
     def pid(self) -> int:
         return self.ranks[0].pid
 
     def end(self) -> str:
-        """Let it end; how it did."""
+        """Let the job end, and return how it ended."""
         Path(self.folder, "end").touch()
         try:
             return "ends well" if all(rank.wait(15) == 0 for rank in self.ranks) else "ended with an error"
@@ -134,7 +134,7 @@ def free_port() -> int:
         return port
 
 
-# ---- who asks: each gives whether it had the value within so many seconds
+# ---- the tools: each returns whether it printed the value within ``limit`` seconds
 
 
 def said(words: list[str], patience: float) -> bool:
@@ -150,7 +150,7 @@ def by_eval(job: Job, peers: Path, patience: float) -> bool:
 
 
 def by_attach(job: Job, peers: Path, patience: float) -> bool:
-    """The way of somebody who knows nothing: up to the frame, print."""
+    """As a user does without preparation: go up to the frame, print the variable."""
     return said([BREAKRANKS, "attach", f"pid:{job.pid}", "-c", "up", "-c", "up", "-c", "p secret"], patience)
 
 
@@ -159,7 +159,7 @@ def by_gdb(job: Job, peers: Path, patience: float) -> bool:
 
 
 def by_gdb_tuned(job: Job, peers: Path, patience: float) -> bool:
-    """Without the symbols of torch, which are most of its time."""
+    """Without the symbols of torch, which take most of the time."""
     return _gdb(
         job, patience, ["-iex", "set auto-solib-add off", "-ex", "sharedlibrary libc", "-ex", "sharedlibrary libpython"]
     )
@@ -211,7 +211,7 @@ def by_madbg(job: Job, peers: Path, patience: float) -> bool:
 
 
 class Dap:
-    """A client that is as short as can be."""
+    """A minimal client."""
 
     def __init__(self, port: int, end: float) -> None:
         self.end = end
@@ -338,7 +338,7 @@ def pause(rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder, clock() as process:
         target = f"pid:{process.pid}"
         ways = {
-            "nobody": [],
+            "no tool": [],
             "breakranks eval": [BREAKRANKS, "eval", target, "number"],
             "breakranks attach --no-stop": [BREAKRANKS, "attach", target, "--no-stop", "-c", "p number"],
             "breakranks attach: stop, p, go": [BREAKRANKS, "attach", target, "-c", "p turns", "-c", "go"],
@@ -355,7 +355,7 @@ def pause(rounds: int) -> None:
                 time.sleep(0.3)
                 if words:
                     subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-                time.sleep(1.0)  # until nothing of it is left
+                time.sleep(1.0)  # until the tool has detached
                 end.touch()
                 found[name].append(int(process.stdout.readline()) / 1e6)
     head("longest pause of a busy loop, ms", "median", "least", "most")
@@ -388,7 +388,7 @@ def cell(value: float | None) -> str:
 
 
 def made(peers: Path) -> Path:
-    """A venv with those that we are measured against."""
+    """Make a venv with the peers."""
     if not (peers / "bin" / "madbg").exists():
         subprocess.run([sys.executable, "-m", "venv", str(peers)], check=True)
         subprocess.run([str(peers / "bin" / "pip"), "install", "-q", "madbg", "debugpy"], check=True)

@@ -1,21 +1,21 @@
-"""What a breakpoint costs: a call that does not stop, an idle agent, the way to the prompt, an answer of eight ranks.
+"""What a breakpoint costs: a call that does not stop, an idle agent, the time to the prompt, an answer of eight ranks.
 
     .venv/bin/python bench/breakpoint.py                    everything: about six minutes
     .venv/bin/python bench/breakpoint.py --only calls,step  parts: calls, step, prompt, fold
     .venv/bin/python bench/breakpoint.py --quick            fewer rounds
 
-What is compared takes turns within one run: in one process where it can (calls, step, fold), and in rounds of a fresh
-job each where it cannot (prompt). The peers are what people write today: ``if x > 3: pdb.set_trace()`` and
+The compared variants take turns within one run: in one process where possible (calls, step, fold), otherwise in rounds
+with a new job each (prompt). The peers are the usual alternatives: ``if x > 3: pdb.set_trace()`` and
 ``torch.distributed.breakpoint()``.
 
-calls    a call that does not stop: ns of CPU, what the loop around it costs taken off. dist.breakpoint has no
-         condition; with ``skip`` it logs a line each time, here to /dev/null.
-step     a training step of an MLP on one CPU thread: nothing of ours, an agent in the process, an agent and a
-         breakpoint in the step that does not fire. Blocks are longer than a second, since an agent idles in turns of
-         a second. CPU is that of the whole process, its agent in it. "noise" is the first row against itself.
-prompt   from the call of the rank that came last to the prompt on the terminal, and from a `c` there to the rank that
-         went on last.
-fold     from a line of a person's to the text that answers it, in the console's own code.
+calls    a call that does not stop: ns of CPU, without the cost of the loop. dist.breakpoint has no condition; with
+         ``skip`` it logs a line each time, here to /dev/null.
+step     a training step of an MLP on one CPU thread: without breakranks, with an agent in the process, and with an
+         agent and a breakpoint in the step that does not fire. Blocks are longer than a second, since an agent wakes
+         once a second. CPU is that of the whole process, with its agent. "noise" is the first row against itself.
+prompt   from the call of the last rank to the prompt on the terminal, and from a `c` there to the last rank that
+         resumes.
+fold     from a typed line to the text of its answer, in the code of the console.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def step_with_breakpoint():
     breakranks.breakpoint(when=loss > 1e9)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     return loss
-def step_with_check():  # what somebody would write instead
+def step_with_check():  # the usual alternative
     loss = (model(batch) - wanted).pow(2).mean()
     if loss > 1e9: raise SystemExit
     optimizer.zero_grad(); loss.backward(); optimizer.step()
@@ -152,8 +152,8 @@ end()
 print(json.dumps({"blocks": found, "idle": idle}))
 """
 
-# A rank: says when it is ready, then for each time that it is told, calls its breakpoint at that time, and says when it
-# did and when it went on.
+# A rank: it reports that it is ready. For each time that it receives, it calls its breakpoint at that time, and reports
+# when it called it and when it resumed.
 RANK = """
 import os, sys, time
 kind, stop = sys.argv[1:3]
@@ -189,7 +189,7 @@ with os.fdopen(control) as told:
 
 
 class Terminal:
-    """A terminal of ours, in which something runs: what came out of it, and when."""
+    """A pseudo-terminal with a command: its output, and when each part came."""
 
     def __init__(self) -> None:
         self.master, self.slave = os.openpty()
@@ -199,7 +199,7 @@ class Terminal:
         self.text = ""
 
     def until(self, pattern: str, seconds: float = DEADLINE) -> float:
-        """When the text that is not read yet has this in it; it is read then."""
+        """Read until the unread text contains a pattern, and return the time."""
         end = time.monotonic() + seconds
         while True:
             seen = time.time()
@@ -225,7 +225,7 @@ class Terminal:
 
 
 class Job:
-    """Ranks that are ready. ``stop`` lets them all come to their breakpoint at one moment."""
+    """Ranks that are ready. ``stop`` makes all of them call their breakpoint at one moment."""
 
     def __init__(self, folder: str, kind: str, stop: str, ranks: int, terminal: Terminal | None) -> None:
         self.ranks = ranks
@@ -285,7 +285,7 @@ class Job:
             os.write(tell, f"{moment}\n".encode())
 
     def last(self) -> float:
-        """When the last rank came, or went on, as it says itself."""
+        """When the last rank called its breakpoint or resumed, by its own report."""
         return max(map(float, self._lines(self.ranks)))
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ def free_port() -> int:
 
 
 def childless(pid: int, seconds: float) -> bool:
-    """Whether a process has no child that runs any more, within so long."""
+    """Whether the last running child of a process ends within a time limit."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -327,8 +327,10 @@ def childless(pid: int, seconds: float) -> bool:
 
 
 def child(python: str, code: str, *words: str) -> Any:
-    """What a process of its own has found, as JSON on its last line."""
-    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    """Run a part in a process of its own, and return its results, which are JSON on its last line."""
+    # The environments of other Pythons do not have the project.
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    environ["LOCAL_WORLD_SIZE"] = "1"
     environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [python, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ, timeout=600
@@ -389,7 +391,7 @@ def step(quick: bool) -> None:
 
 
 def waiting(folder: str, kind: str, ranks: int, stops: int) -> Times:
-    """A console that is there before the ranks come: the first stop, and those after a `c`."""
+    """A console that is open before the ranks stop: the first stop, and those after a `c`."""
     terminal = Terminal()
     job = Job(folder, kind, "ours", ranks, None)
     console = subprocess.Popen(
@@ -397,7 +399,7 @@ def waiting(folder: str, kind: str, ranks: int, stops: int) -> Times:
     )
     found: Times = {}
     try:
-        terminal.until("nobody has stopped yet")
+        terminal.until("no rank has stopped yet")
         for turn in range(stops):
             job.stop()
             seen = terminal.until(r"\[0\] > ")
@@ -416,7 +418,7 @@ def waiting(folder: str, kind: str, ranks: int, stops: int) -> Times:
 
 
 def opened(folder: str, kind: str, stop: str, ranks: int, stops: int) -> Times:
-    """A prompt in the terminal of rank 0: the console that it opens there, or pdb."""
+    """A prompt in the terminal of rank 0: the console that breakranks opens there, or pdb."""
     terminal = Terminal()
     job = Job(folder, kind, stop, ranks, terminal)
     found: Times = {"to prompt": [], "from c": []}
@@ -429,7 +431,7 @@ def opened(folder: str, kind: str, stop: str, ranks: int, stops: int) -> Times:
             terminal.type("c")
             found["from c"].append((job.last() - typed) * 1000)
             time.sleep(0.3)
-            if not childless(job.processes[0].pid, 2.0):  # the console leaves, and the next stop opens another
+            if not childless(job.processes[0].pid, 2.0):  # the console exits, and the next stop opens another one
                 found.setdefault("stayed", []).append(1.0)
                 terminal.type("go")
                 terminal.type("q")
@@ -477,11 +479,12 @@ def prompt(quick: bool) -> None:
 
 
 def fold(quick: bool) -> None:
-    from breakranks.cli.console import _show
+    from breakranks.cli.console_view import TextView
     from breakranks.console.commands import Console
+    from breakranks.console.console_options import ConsoleOptions
     from breakranks.console.debug_session import DebugSession
+    from breakranks.show.terminal_text import TerminalStyle
 
-    args = argparse.Namespace(json=False, color="never", full=False)
     questions = {
         "all p number, 8 ranks": "all p number",
         "rank 0 p number": "rank 0 p number",
@@ -498,7 +501,8 @@ def fold(quick: bool) -> None:
             job.last()
             session.scan()
             assert session.wait(lambda: len(session.stopped) == 8, 10), session.stopped
-            console = Console(session, interactive=True)
+            console = Console(session, ConsoleOptions(interactive=True))
+            view = TextView(session, TerminalStyle())
             shown: dict[str, str] = {}
             for _ in range(2 if quick else 50):
                 for name, line in questions.items():
@@ -506,7 +510,7 @@ def fold(quick: bool) -> None:
                     began = time.perf_counter()
                     with contextlib.redirect_stdout(text):
                         for outcome in console.execute(line):
-                            _show(outcome, console, session, line, args)
+                            view.show(outcome, line, console.focus)
                     times[name].append((time.perf_counter() - began) * 1000)
                     shown[name] = text.getvalue()
             assert all(shown.values()), shown
@@ -533,7 +537,7 @@ def row(name: str, cells: list[float | None]) -> None:
 
 
 def private(folder: str) -> None:
-    """Agents and history of ours, not of the person who runs this."""
+    """Use private folders for agents and history, not those of the user."""
     run = f"{folder}/run"
     os.makedirs(run, mode=0o700)
     os.environ |= {"BREAKRANKS_RUN": run, "XDG_STATE_HOME": f"{folder}/state", "TERM": "dumb"}

@@ -1,31 +1,31 @@
-"""Who names the culprit from flight-recorder dumps, and how long it takes: breakranks and torchfrtrace.
+"""Which tool names the culprit from flight recorder dumps, and how long it takes: breakranks and torchfrtrace.
 
-torchfrtrace is the analyser that comes with torch. Both get the same dumps, each as a fresh process, in turns:
+torchfrtrace is the analyser that comes with torch. Both read the same dumps, each in a new process, in turns:
 
     torchfrtrace DIR -p nccl_trace_rank_     (with --allow-incomplete-ranks where dumps are absent)
     breakranks why DIR --json
 
-Dumps come from bench/fr_generator.py, which simulates a job and so knows the truth. Two tables, in Markdown:
-time and memory by size, for jobs in which one rank does not come to a collective; and the answer to every
-scenario. What counts as an answer:
+The dumps come from bench/fr_generator.py, which simulates a job and so knows the culprits. The output is two tables in
+Markdown: time and memory by size, for jobs in which one rank misses a collective, and the answer to every scenario.
+The answers are:
 
-    right          exactly the ranks that are to blame are named, and nobody if nothing is wrong. Of
-                   breakranks the kind of trouble must be right too
-    among others   they are named, and so are others
-    wrong          they are not
-    false alarm    nothing is wrong, and somebody is named, or something reported
-    crashed        no answer but a traceback, or a status that says so
+    right          exactly the culprits are named, and no rank if nothing is wrong. The kind that
+                   breakranks reports must be right as well
+    among others   the culprits and other ranks are named
+    wrong          the culprits are not named
+    false alarm    nothing is wrong, but a rank is named or a problem reported
+    crashed        a traceback or an exit status for an error, instead of an answer
 
 Ranks that torchfrtrace names are those in any of its findings ("missing ranks", "Culprit rank", "missed FR
-dumps from ranks"): it gives no verdict. breakranks gives one, and only its ranks count; where two ranks are
-to blame independently, those of all its findings. torchfrtrace holds the dump that the folder lists first
-for right, so the culprit's is never that one but in the scenarios first_missing and first_op.
+dumps from ranks"): it gives no verdict. breakranks gives one, and only its ranks count; with two independent
+culprits, those of all its findings. torchfrtrace regards the first dump in the order of the folder as right,
+so that is never the culprit's, except in the scenarios first_missing and first_op.
 
-Times are wall time with start-up, the best of the rounds. Memory is the peak of the resident memory of a
-process and all below it, added up, sampled every 20 ms, and at least what the kernel says of the largest.
+Times are wall time including start-up, the best of the rounds. Memory is the peak of the total resident memory of a
+process and its descendants, sampled every 20 ms, and at least the maximum that the kernel reports.
 
-    .venv/bin/python bench/flight_recorder.py               all of it; at 1,024 ranks that takes a while
-    .venv/bin/python bench/flight_recorder.py --quick       whether it works
+    .venv/bin/python bench/flight_recorder.py               everything; 1,024 ranks take a while
+    .venv/bin/python bench/flight_recorder.py --quick       a quick check that it works
     .venv/bin/python bench/flight_recorder.py --ranks 64 256 --only times
 """
 
@@ -57,7 +57,7 @@ RIGHT, AMONG, WRONG, ALARM, CRASHED = "right", "among others", "wrong", "false a
 
 @dataclass
 class Ran:
-    """A command that ran to its end, or for as long as it may."""
+    """A command that ran to its end or to the time limit."""
 
     seconds: float
     peak: int  # bytes
@@ -74,7 +74,7 @@ class Answer:
 
 
 def run(command: list[str], limit: float) -> Ran:
-    """Run a command in a session of its own and watch its memory. Ends it, and all it started, if need be."""
+    """Run a command in a session of its own and sample its memory. At the time limit, end it with its descendants."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.perf_counter()
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
@@ -104,7 +104,7 @@ def run(command: list[str], limit: float) -> Ran:
 
 
 def resident(pid: int) -> int:
-    """Bytes that a process and all below it have in memory, pages that they share counted for each."""
+    """The resident bytes of a process and its descendants. Shared pages are counted for each."""
     total = 0
     try:
         total = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * PAGE
@@ -112,7 +112,7 @@ def resident(pid: int) -> int:
             for below in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
                 total += resident(int(below))
     except (OSError, IndexError):
-        pass  # it has just ended
+        pass  # it has just exited
     return total
 
 
@@ -206,7 +206,7 @@ def times_table(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
                 rounds: dict[str, list[Ran]] = {tool: [] for tool in TOOLS}
                 for _ in range(args.rounds):
                     for tool, (command, _) in TOOLS.items():
-                        if not any(ran.status is None for ran in rounds[tool]):  # once too slow is enough
+                        if not any(ran.status is None for ran in rounds[tool]):  # one timeout is enough
                             rounds[tool].append(run(command(dumps, truth), args.limit))
             for tool, (_, judge) in TOOLS.items():
                 late = any(ran.status is None for ran in rounds[tool])
@@ -228,7 +228,7 @@ def times_table(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def scenarios_table(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """What both answer to every scenario."""
+    """The answers of both tools to every scenario."""
     jobs: list[tuple[str, Callable[[Path], Truth]]] = []
     for name, scenario in SCENARIOS.items():
         if args.quick and name not in QUICK:
@@ -278,10 +278,10 @@ def generated(args: argparse.Namespace, scenario: str, layout: str | None, **mor
 
 
 def placed(make: Callable[..., Truth], dumps: Path, *, first: bool) -> Truth:
-    """Make dumps such that the culprit's is the first that the folder lists, or is not.
+    """Make dumps such that that of the culprit is, or is not, the first in the order of the folder.
 
-    torchfrtrace takes the first for right. Where the order of a folder happens to put the culprit there, it
-    blames the others; that is a scenario of its own and shall not decide the rest.
+    torchfrtrace regards the first dump as right. If that is the culprit's, it blames the others. This is a scenario of
+    its own, and must not affect the other scenarios.
     """
     truth = make(dumps)
     for _ in range(truth.ranks):
@@ -293,7 +293,7 @@ def placed(make: Callable[..., Truth], dumps: Path, *, first: bool) -> Truth:
     return truth
 
 
-# The scenarios of an older generator, which is not in the repository, and what is true of them.
+# The scenarios of an older generator, which is not in the repository, and their culprits.
 FACTS: dict[str, str | None] = {
     "ok": None,
     "missing": MISSING,
@@ -317,7 +317,7 @@ def from_facts(args: argparse.Namespace, scenario: str) -> Callable[[Path], Trut
         kind = FACTS[scenario]
         truth = Truth(scenario, "facts", "nccl", ranks, kind, [kind] if kind else [])
         if kind:
-            # There the one in question receives; its neighbour has not sent.
+            # In these the named rank receives, and its neighbour has not sent.
             truth.culprits = [(culprit + 1) % ranks if scenario == "p2p_hang" else culprit]
         return truth
 
@@ -356,7 +356,7 @@ def main() -> int:
     parser.add_argument("--scenario-entries", type=int, default=400, metavar="N", help="in the second table (400)")
     parser.add_argument("--only", choices=("times", "scenarios"), help="one of the two tables")
     parser.add_argument("--facts", metavar="FILE", help="a gen_fr_dumps.py whose scenarios to add")
-    parser.add_argument("--folder", metavar="DIR", help="where to put dumps meanwhile (a few hundred MiB)")
+    parser.add_argument("--folder", metavar="DIR", help="a folder for temporary dumps (a few hundred MiB)")
     parser.add_argument("--quick", action="store_true", help="small jobs, few scenarios, one round")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     args = parser.parse_args()

@@ -1,8 +1,8 @@
 """Fold and explain synthetic snapshots of many ranks: time and peak memory.
 
-The claim: 100,000 ranks in a few hundred classes are folded and explained in under 5 s and 1 GiB, because
-the cost grows with the number of different stacks. Each size runs in a process of its own, so that its peak
-memory is its own; the peak includes the snapshot itself and the interpreter.
+The claim: 100,000 ranks in a few hundred classes are folded and explained in under 5 s and 1 GiB, because the cost
+grows with the number of different stacks. Each size runs in a process of its own, to measure its own peak of memory.
+The peak includes the snapshot itself and the interpreter.
 
     python bench/fold.py --ranks 1000 10000 100000
 """
@@ -131,14 +131,14 @@ def _sample(rank: int, at: float, stack: int, call: Call, helpers: list[int]) ->
 
 
 def measure(ranks: int, classes: int) -> Result:
-    """Build one snapshot and time each thing that is done with one."""
+    """Build one snapshot, and time each step of its processing."""
     gc.set_threshold(*COLLECTOR_THRESHOLDS)  # as the commands do
     build, snapshot = timed(lambda: synthetic(ranks, classes))
     fold_time, root = timed(lambda: fold(snapshot))
     assert len(root.ranks) == ranks
     explain_time, diagnosis = timed(lambda: explain(snapshot))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    # The rest is told besides; it is no part of the claim.
+    # The rest is printed as well, but is not part of the claim.
     threads, _ = timed(lambda: fold_threads(snapshot))
     show, _ = timed(lambda: render(stacks_lines(snapshot, TerminalStyle()), TerminalStyle()))
     save, data = timed(lambda: pack(snapshot))
@@ -154,7 +154,7 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def apart(ranks: int, classes: int) -> Result:
-    """Measure in a child process: a peak of memory never goes down again."""
+    """Measure in a child process, since the peak of memory of a process never decreases."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

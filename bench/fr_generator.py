@@ -1,9 +1,9 @@
-"""Flight-recorder dumps of jobs that were never run, with the truth about what is wrong with them.
+"""Flight recorder dumps of simulated jobs, with the truth about their problems.
 
-A small simulator: every rank has a program of collectives, sends and receives over groups. Hosts issue them,
-devices complete them, and at the end the simulator knows who waits for whom. What each rank has issued is
-written as torch would have dumped it: a ring of records, one file a rank. What is wrong, and whose fault it
-is, goes to OUT.truth.json, beside the folder and not in it. No torch is needed.
+A small simulator: every rank has a program of collectives, sends and receives over groups. Hosts issue them, devices
+complete them, and at the end the simulator knows which rank waits for which. The calls of each rank are written as
+torch would dump them: a ring of records, one file per rank. The problem and the culprits are written to OUT.truth.json,
+beside the folder and not in it. Torch is not needed.
 
     python bench/fr_generator.py OUT --layout dp_tp --scenario cascade --ranks 256 --culprit 13
     python bench/fr_generator.py --list
@@ -16,8 +16,8 @@ How hosts and devices behave (--semantics):
     gloo      the host waits for each operation; records with gloo's holes: no members of groups, no sends
               and receives, the state is always "scheduled" and only "retired" tells
 
-An operation of a group completes when all members have reached it and they agree about it. Members that do
-not agree wait for ever; real libraries may also crash or compute nonsense, which leaves no such dump.
+An operation of a group completes when all members have reached it and agree about it. Members that do not agree wait
+forever. Real libraries may also crash or compute wrong results, which leaves no such dump.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ EPOCH = 1_760_000_000_000_000_000
 MILLISECOND = 1_000_000
 WATCHDOG = 100 * MILLISECOND  # how often the watchdog looks for what has completed
 STEPS = 4  # in a cycle, after which every rank's program repeats
-PAST_CYCLES = 300  # that a job with wrapped rings has run before we begin to look
-IN_PROCESS = 60_000  # records, up to which starting processes to write them costs more than it saves
+PAST_CYCLES = 300  # that a job with wrapped rings has run before the dumps are made
+IN_PROCESS = 60_000  # records, up to which starting processes to write them is not worth it
 VERSIONS = ("2.10", "2.7", "2.4", "2.2", "1.4", "1.1")
 SEMANTICS = ("nccl", "blocking", "gloo")
 
@@ -66,7 +66,7 @@ class Group(NamedTuple):
 
 
 class Op(NamedTuple):
-    """What a rank may issue. One for all ranks that issue the same."""
+    """An operation that a rank may issue, shared by all ranks that issue the same."""
 
     group: int
     name: str
@@ -84,7 +84,7 @@ class Op(NamedTuple):
 
 @dataclass
 class Truth:
-    """What is wrong with a job, and who is to blame."""
+    """The problem of a job, and the culprits."""
 
     scenario: str
     layout: str
@@ -322,7 +322,7 @@ class Trouble:
         self.truth.note = note
 
     def blame_call(self, rank: int, at: int) -> None:
-        """A rank's call does not fit the others'. Of two members nobody can tell which one is wrong."""
+        """The call of a rank does not match the others'. Of two members it is unknown which one is wrong."""
         self.blame(MISMATCH, rank)
         members = self.plan.groups[self.plan.ops[self.plan.programs[rank][at]].group].ranks
         if len(members) == 2:
@@ -391,7 +391,7 @@ def healthy_skewed(trouble: Trouble) -> None:
 
 
 def missing(trouble: Trouble) -> None:
-    """One rank does not come to a collective."""
+    """One rank does not call a collective."""
     trouble.stop(trouble.culprit, trouble.main_place(trouble.culprit))
     trouble.blame(MISSING, trouble.culprit)
 
@@ -404,7 +404,7 @@ def behind(trouble: Trouble) -> None:
 
 
 def extra(trouble: Trouble) -> None:
-    """One rank calls a barrier that nobody else calls."""
+    """One rank calls a barrier that no other rank calls."""
     plan, rank = trouble.plan, trouble.culprit
     at = trouble.reduction_place(rank)
     group = plan.ops[plan.programs[rank][at]].group
@@ -413,7 +413,7 @@ def extra(trouble: Trouble) -> None:
 
 
 def op_mismatch(trouble: Trouble) -> None:
-    """One rank calls another collective than the rest."""
+    """One rank calls a different collective."""
     plan, rank = trouble.plan, trouble.culprit
     at = trouble.reduction_place(rank)
     old = plan.ops[plan.programs[rank][at]]
@@ -486,7 +486,7 @@ def p2p_missing(trouble: Trouble) -> None:
 
 
 def p2p_skipped(trouble: Trouble) -> None:
-    """A rank leaves out a send, and goes on to collectives to which the receiver does not come."""
+    """A rank skips a send, and continues to collectives that the receiver does not reach."""
     plan, rank = trouble.plan, trouble.culprit
     other = (rank + 1) % plan.ranks
     trouble.insert(other, plan.where[other], plan.pair(RECV, plan.world, other, rank, (1024,), "handover_recv"))
@@ -502,7 +502,7 @@ def dead(trouble: Trouble) -> None:
 
 
 def partial(trouble: Trouble) -> None:
-    """One rank does not come, and dumps of some of those who wait for it are lost."""
+    """One rank does not call a collective, and some dumps of the waiting ranks are lost."""
     missing(trouble)
     others = [rank for rank in range(trouble.plan.ranks) if rank != trouble.culprit]
     trouble.truth.absent = sorted(trouble.chance.sample(others, max(1, trouble.plan.ranks // 8)))
@@ -534,12 +534,12 @@ def moe_mismatch(trouble: Trouble) -> None:
 
 
 def moe_skip(trouble: Trouble) -> None:
-    """A rank without tokens leaves out one all_to_all; later ones pair up wrongly, until one lacks it."""
+    """A rank without tokens skips one all_to_all; later ones match wrongly, until one is missing."""
     plan, rank = trouble.plan, trouble.culprit
     at = trouble.place(rank, lambda op: op.name == "all_to_all")
     group = plan.groups[plan.ops[plan.programs[rank].pop(at)].group]
     trouble.blame(MISSING, rank, note="before that, what goes in and out of the group does not add up")
-    # In the end it waits in the world for those who wait for it in their group.
+    # In the end it waits in the world for ranks that wait for it in their group.
     trouble.truth.kinds = [MISMATCH, ORDER]
     trouble.truth.acceptable = [list(group.ranks)]
 
@@ -605,7 +605,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 class Instance:
-    """One operation as its members come to it."""
+    """One operation and the members that have reached it."""
 
     __slots__ = ("agree", "arrived", "endless", "latest", "wanted", "wrong")
 
@@ -619,10 +619,9 @@ class Instance:
 
 
 class Run:
-    """All ranks, run until nobody gets on.
+    """All ranks, run until no rank makes progress.
 
-    What a rank waits for depends on nothing but programs, so ranks are advanced in any order; times follow
-    from what each waited for.
+    Waits depend only on the programs, so ranks are advanced in any order. The times follow from the waits.
     """
 
     def __init__(self, plan: Plan, *, blocking: bool, ahead: int, ignore_host: bool, seed: int) -> None:
@@ -661,7 +660,7 @@ class Run:
                     turn.append(other)
 
     def _advance(self, rank: int) -> list[int]:
-        """Issue what the host may, bring the device to what it may start. Who gets on because of it."""
+        """Issue what the host may issue, and start what the device may start. Return the ranks that may now advance."""
         moved: list[int] = []
         program, issued, pending = self.plan.programs[rank], self.issued[rank], self._pending[rank]
         while True:
@@ -699,7 +698,7 @@ class Run:
         self.done[rank].append(0)
 
     def _start(self, rank: int, moved: list[int]) -> bool:
-        """Start what may start. True if that completed something of this rank."""
+        """Start the operations that may start. Return whether that completed an operation of this rank."""
         busy: list[tuple[int, ...]] = []
         started, keys, issued = self.started[rank], self._keys[rank], self.issued[rank]
         for at in self._pending[rank]:
@@ -744,7 +743,7 @@ class Run:
         return {rank for rank, pending in enumerate(self._pending) if pending}
 
     def waits(self) -> tuple[dict[int, set[int]], dict[int, set[str]]]:
-        """Whom each blocked rank waits for, and in which groups."""
+        """The ranks that each blocked rank waits for, and in which groups."""
         whom: dict[int, set[int]] = defaultdict(set)
         where: dict[int, set[str]] = defaultdict(set)
         for key, one in self.instances.items():
@@ -931,7 +930,7 @@ class Pickle:
 
 
 class Recorder:
-    """What the flight recorders of all ranks hold after a run, and how they write it."""
+    """The content of the flight recorders of all ranks after a run, and its writing."""
 
     def __init__(
         self,
@@ -1209,7 +1208,7 @@ class Recorder:
         return value
 
     def when(self, rank: int) -> int:
-        """When the dump of a rank was made, by its clock: on a time-out, or soon after what it shows."""
+        """When the dump of a rank was made, by its clock: on a timeout, or soon after its last record."""
         cut = self.cuts[rank]
         if cut is None:
             cut = self.end + (600_000 if self.hung else 30) * MILLISECOND
@@ -1239,7 +1238,7 @@ def number(version: str) -> tuple[int, int]:
 
 
 def dropped(version: str) -> set[str]:
-    """What a record of that version did not have yet."""
+    """The fields that a record of that version did not have yet."""
     drop: set[str] = set()
     if number(version) < (2, 8):
         drop |= {"thread_name", "thread_id"}
@@ -1267,7 +1266,7 @@ def simulate(
     version: str = "2.10",
     timing: bool = False,
 ) -> tuple[Truth, Recorder]:
-    """Run a job in which something goes wrong. What is wrong, and what the recorders hold."""
+    """Run a job with a problem. Return the truth, and the content of the recorders."""
     if scenario not in SCENARIOS:
         raise ValueError(f"no scenario {scenario!r}; there are {', '.join(SCENARIOS)}")
     what = SCENARIOS[scenario]
@@ -1337,7 +1336,7 @@ def simulate(
 
 
 def write(recorder: Recorder, truth: Truth, out: Path, *, as_json: bool = False, processes: int | None = None) -> None:
-    """One file a rank, but for those whose dump is lost."""
+    """Write one file per rank, except for lost dumps."""
     out.mkdir(parents=True, exist_ok=True)
     there = [rank for rank in range(truth.ranks) if rank not in set(truth.absent)]
     held = sum(min(recorder.entries, len(recorder.run.issued[rank])) for rank in there)
@@ -1346,7 +1345,7 @@ def write(recorder: Recorder, truth: Truth, out: Path, *, as_json: bool = False,
     if processes <= 1:
         _write_some(recorder, out, there, as_json)
         return
-    context = multiprocessing.get_context("fork")  # children share what was simulated
+    context = multiprocessing.get_context("fork")  # the children share the simulation
     children = []
     try:
         for i in range(processes):
@@ -1373,7 +1372,7 @@ def _write_some(recorder: Recorder, out: Path, ranks: Sequence[int], as_json: bo
 
 
 def _write_child(*what: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _write_some(*what)
 
@@ -1423,7 +1422,7 @@ def main() -> int:
     except ValueError as problem:
         print(f"fr_generator: {problem}", file=sys.stderr)
         return 2
-    culprits = ",".join(map(str, truth.culprits)) or "nobody"
+    culprits = ",".join(map(str, truth.culprits)) or "no rank"
     print(
         f"{args.out}: {truth.ranks - len(truth.absent)} dumps, {truth.kind or 'nothing wrong'}, {culprits}; "
         f"{len(truth.victims)} victims; {time.perf_counter() - began:.1f} s"

@@ -1,15 +1,15 @@
-"""What hundreds of hosts cost the controller, and what thousands would.
+"""The cost of hundreds of hosts for the controller, measured, and that of thousands, extrapolated or from recordings.
 
-Live: the real controller (fleet, session, merge, explain, show) against real agents, each a process of its own on this
-machine with pipes of its own, that serve made-up evidence of eight ranks (``scale_agent.py``). For each step of
-`stacks` and `why` the CPU time of the controller and the wall time. The agents have to share the same CPUs, so wall
-time is an upper bound. What 1,000 and 10,000 hosts would cost follows from the cost a host at the largest number that
-was measured; "growth" says whether that may be done: 1 is with the hosts, 2 with their square.
+Live: the real controller (sessions, merge, explain, show) with real agents, each in a process of its own on this
+machine, that serve made-up evidence of eight ranks (``scale_agent.py``). For each step of `stacks` and `why`, the CPU
+time of the controller and the wall time are measured. The agents share the same CPUs, so the wall time is an upper
+bound. The cost of 1,000 and 10,000 hosts is extrapolated from the cost per host at the largest measured number.
+"growth" shows whether that is valid: 1 is proportional to the hosts, 2 to their square.
 
-Recorded: what 1,000 and 10,000 such hosts send, played by one process to the same controller, as srun carries
-all hosts. There are no agents then, so wall time tells something, and nothing is extrapolated.
+Recorded: the messages of 1,000 and 10,000 such hosts, replayed by one process to the same controller, as srun carries
+all hosts. There are no agents, so the wall time is meaningful, and nothing is extrapolated.
 
-Every number of hosts is measured in a process of its own, so that its peak of memory is its own.
+Every number of hosts is measured in a process of its own, to measure its own peak of memory.
 
     .venv/bin/python bench/scale.py
     .venv/bin/python bench/scale.py --hosts 20 40 --recorded 1000
@@ -44,11 +44,11 @@ from breakranks.cli.main import COLLECTOR_THRESHOLDS, parser_of
 from breakranks.explain.verdict import explain
 from breakranks.hosts import hosts_sampler
 from breakranks.hosts.controller import HostController
-from breakranks.hosts.framing import MSGPACK, FrameWriter
-from breakranks.hosts.host_messages import PROTOCOL, Hello, JobsFound, Report, SampleTaken
+from breakranks.hosts.framing import MESSAGE, FrameWriter
+from breakranks.hosts.host_messages import PROTOCOL, Hello, JobsFound, Report, SampleTaken, encode, pack_snapshot
 from breakranks.hosts.hosts_backend import HostsBackend
 from breakranks.hosts.transports import HostPlan, Transport
-from breakranks.hosts.transports.transport import SHORT_PIECE_BYTES
+from breakranks.hosts.transports.transport_plan import SHORT_PIECE_BYTES
 from breakranks.jobs.found_jobs import LocalJobs
 from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.jobs.targets import parse_target, select_of
@@ -57,17 +57,16 @@ from breakranks.show.terminal_text import TerminalStyle, render
 from breakranks.show.verdict_lines import why_lines
 from breakranks.snapshot.model import Snapshot
 from breakranks.snapshot.prefix_tree import fold
-from breakranks.snapshot.snapshot_file import pack
 
 AGENT = Path(scale_agent.__file__).resolve()
 RANKS = scale_agent.RANKS
-DEADLINE = 120.0  # here all hosts share two CPUs, and start one after the other
+DEADLINE = 120.0  # all hosts share two CPUs here, and start one after another
 NONCE = "0123456789abcdef"
 FAR = (1000, 10_000)
 
 
 class Step(msgspec.Struct):
-    """``cpu`` is the controller's own, in seconds."""
+    """``cpu`` is the CPU time of the controller, in seconds."""
 
     name: str
     wall: float
@@ -75,7 +74,7 @@ class Step(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """``bytes``: what a host has sent, lines included, after `stacks` and after `why` besides."""
+    """``bytes``: the bytes that a host has sent, including lines, after `stacks` and after `why`."""
 
     hosts: int
     steps: list[Step]
@@ -87,7 +86,7 @@ class Result(msgspec.Struct):
 
 
 class Timer:
-    """Times one step after the other."""
+    """Times one step after another."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -104,7 +103,7 @@ class Timer:
 
 @contextlib.contextmanager
 def nursery() -> Iterator[str]:
-    """Where agents are had from, as long as it lasts."""
+    """A process that forks agents, until the end of the block."""
     with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as folder:
         path = f"{folder}/nursery"
         nurse = subprocess.Popen([sys.executable, str(AGENT), "--nursery", path], stdin=subprocess.PIPE)
@@ -120,7 +119,7 @@ def nursery() -> Iterator[str]:
 
 
 def live(hosts: int, agents: str | None) -> Result:
-    """Look at that many hosts as `stacks` does, and then as `why` does. ``agents``: a nursery, if it is to be one."""
+    """Run `stacks` and then `why` on that many hosts. ``agents`` is the nursery to use, if any."""
     gc.set_threshold(*COLLECTOR_THRESHOLDS)  # as the commands do
     command = [str(AGENT)] if agents is None else ["-ISc", scale_agent.MESSENGER, agents]
     target = f"exec:{shlex.join([sys.executable, *command])} {{host}} {hosts}@h[1-{hosts}]"
@@ -133,7 +132,7 @@ def live(hosts: int, agents: str | None) -> Result:
         controller.wait(lambda: not controller.waiting, DEADLINE)
     try:
         with step("find"):
-            backend.agents  # noqa: B018  # waits for all hosts, and asks them which jobs they have
+            backend.agents  # noqa: B018  # waits for all hosts, and requests their jobs
         with step("join"):
             job = backend.job(None)
         return _look(step, controller, job.found)
@@ -143,7 +142,7 @@ def live(hosts: int, agents: str | None) -> Result:
 
 
 def _look(step: Timer, controller: HostController, job: ClusterJob) -> Result:
-    """The two commands, from the first request to the last line, of which none is written."""
+    """The two commands, from the first request to the last line, without writing the lines."""
     transports = {id(one.running): one.running for one in controller.host_states.values() if one.running is not None}
 
     def received() -> int:
@@ -185,7 +184,7 @@ def _stacks(step: Timer, controller: HostController, job: ClusterJob) -> int:
 
 
 def leaves(snapshot: Snapshot) -> list[Any]:
-    """The ends of the tree: the different stacks that ranks stand on."""
+    """The leaves of the tree: the different stacks of the ranks."""
     found, left = [], [fold(snapshot)]
     while left:
         node = left.pop()
@@ -198,7 +197,7 @@ def leaves(snapshot: Snapshot) -> list[Any]:
 
 
 class Recording:
-    """What that many hosts would send, in files of lines: one for their first word, and one for each request."""
+    """The messages of that many hosts, in files of lines: one for the greeting, and one for each request."""
 
     def __init__(self, hosts: int, folder: Path) -> None:
         self.hosts = hosts
@@ -207,9 +206,8 @@ class Recording:
         for number, make in enumerate((self._hello, self._jobs, self._stacks, self._first, self._deep)):
             with (folder / str(number)).open("wb") as file:
                 for host, writer in writers.items():
-                    # A fleet numbers what it asks, from 1 on.
-                    said = msgspec.msgpack.encode(make(host, number))
-                    file.write(writer.lines(f"h{host}", MSGPACK, said))
+                    # A controller numbers its requests from 1.
+                    file.write(writer.lines(f"h{host}", MESSAGE, encode(make(host, number))))
 
     def _hello(self, host: int, number: int) -> Report:
         name = f"h{host}"
@@ -230,17 +228,19 @@ class Recording:
         return JobsFound(number, scale_agent.found_of(host, self.hosts))
 
     def _stacks(self, host: int, number: int) -> Report:
-        return SampleTaken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, details=False, deep=False)))
+        return SampleTaken(
+            number, pack_snapshot(scale_agent.snapshot_of(host, self.hosts, 1, details=False, deep=False))
+        )
 
     def _first(self, host: int, number: int) -> Report:
-        return SampleTaken(number, pack(scale_agent.snapshot_of(host, self.hosts, 1, deep=False)))
+        return SampleTaken(number, pack_snapshot(scale_agent.snapshot_of(host, self.hosts, 1, deep=False)))
 
     def _deep(self, host: int, number: int) -> Report:
-        return SampleTaken(number, pack(scale_agent.snapshot_of(host, self.hosts)))
+        return SampleTaken(number, pack_snapshot(scale_agent.snapshot_of(host, self.hosts)))
 
 
 def recorded(recording: Recording) -> Result:
-    """The same as :func:`live`, but one carrier for all hosts, as srun is, which plays a recording."""
+    """The same as :func:`live`, but with one transport for all hosts, as srun is, which replays a recording."""
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     hosts = tuple(f"h{host}" for host in range(1, recording.hosts + 1))
     argv = (sys.executable, str(AGENT), "--play", str(recording.folder), NONCE, str(recording.hosts))
@@ -266,7 +266,7 @@ def recorded(recording: Recording) -> Result:
 
 
 def apart(work: Callable[[], Result]) -> Result:
-    """In a child process: a peak of memory never goes down again."""
+    """Measure in a child process, since the peak of memory of a process never decreases."""
     read, write = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -292,14 +292,14 @@ def apart(work: Callable[[], Result]) -> Result:
 
 
 def check(result: Result) -> None:
-    """What was fast must have been right, too."""
+    """Check that the results are right."""
     right = (result.hosts * RANKS, scale_agent.WAYS + 1, str(scale_agent.culprit(result.hosts)))
     if (result.ranks, result.classes, result.culprits) != right:
         sys.exit(f"wrong: {result.ranks} ranks, {result.classes} classes, culprits {result.culprits}, and not {right}")
 
 
 def median(results: list[Result]) -> Result:
-    """Of several runs: each step's median."""
+    """The median of each step over several runs."""
     steps = [
         Step(rows[0].name, statistics.median(row.wall for row in rows), statistics.median(row.cpu for row in rows))
         for rows in zip(*(result.steps for result in results), strict=True)
@@ -308,7 +308,7 @@ def median(results: list[Result]) -> Result:
 
 
 def growth(results: list[Result], place: int) -> float:
-    """How a step's cost grows: 1 is with the hosts, 2 with their square. By least squares of the logarithms."""
+    """How the cost of a step grows: 1 with the hosts, 2 with their square. By least squares of the logarithms."""
     points = [(math.log(one.hosts), math.log(max(one.steps[place].cpu, 1e-6))) for one in results]
     middle, level = (statistics.fmean(column) for column in zip(*points, strict=True))
     return sum((x - middle) * (y - level) for x, y in points) / sum((x - middle) ** 2 for x, _ in points)

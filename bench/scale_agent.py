@@ -1,16 +1,16 @@
-"""An agent of a host that is not there: the real one of breakranks, which tells of ranks that nobody runs.
+"""An agent of a simulated host: the real agent of breakranks, with the evidence of ranks that do not exist.
 
-``bench/scale.py`` starts hundreds of them, by ``exec:``, and each is a process with pipes of its own. What is made up
-is the evidence, in place of looking: eight ranks a host, of a training job with tensor parallel groups in the host and
-data parallel ones across all hosts. One rank of the whole job reads data; all others wait for it in an all_reduce.
+``bench/scale.py`` starts hundreds of them, by ``exec:``, and each is a process with pipes of its own. Only the evidence
+is made up: eight ranks per host, of a training job with tensor parallel groups in a host and data parallel groups
+across all hosts. One rank of the whole job reads data. All others wait for it in an all_reduce.
 
     python scale_agent.py h7 300 WORDS…                serve, as host h7 of h1 to h300
-    python scale_agent.py --nursery SOCKET             fork an agent for everyone who asks
-    python -ISc MESSENGER SOCKET h7 300 WORDS…         have it served by a nursery, and wait for its end
-    python scale_agent.py --play FOLDER NONCE 300      what h1 to h300 have to say, from files
+    python scale_agent.py --nursery SOCKET             fork an agent for each client
+    python -ISc MESSENGER SOCKET h7 300 WORDS…         have a nursery serve the host, and wait for its end
+    python scale_agent.py --play FOLDER NONCE 300      replay the messages of h1 to h300 from files
 
-A nursery has imported everything already: so a host costs what it costs the controller, and not what Python takes to
-start. ``WORDS`` is the command that breakranks would run there; the run's nonce is taken from it.
+A nursery has already imported everything, so that the start of Python is not measured. ``WORDS`` is the command that
+breakranks would run on the host, from which the nonce of the run is taken.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from breakranks.snapshot.recorder_tables import Group, Operation, Recorder
 
 RANKS = 8  # a host
-CALLS = 120  # of the world group; the last is the one that nobody gets out of
-WAYS = 3  # different stacks on which ranks wait
+CALLS = 120  # of the world group; the last one never completes
+WAYS = 3  # different stacks of waiting ranks
 SAMPLES = 2  # at most, as `why` keeps
 BEGAN = 1_800_000_000.0
 SITE = "/opt/conda/envs/train/lib/python3.11/site-packages"
 _OPTIONS = re.compile(r"([0-9a-f]{16}),(\d+),([\d.]+),[0-9a-f]{64}")
 _LIBRARY = f"{SITE}/torch/lib/libtorch_cpu.so"
 _LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
-# Hands its pipes over to an agent, and stays until that has ended. Imports nothing that is not built in.
+# Passes its pipes to an agent, and waits until that has ended. It imports only built-in modules.
 MESSENGER = ";".join(
     (
         "import _socket,posix,sys",
@@ -65,11 +65,11 @@ def culprit(hosts: int) -> int:
     return hosts // 2 * RANKS + RANKS // 2
 
 
-# ---- what a host would find, and see
+# ---- the jobs and the snapshot of a host
 
 
 def found_of(host: int, hosts: int) -> LocalJobs:
-    """What host ``h{host}`` finds."""
+    """The jobs of host ``h{host}``."""
     from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
     from breakranks.snapshot.model import Missing
 
@@ -81,7 +81,7 @@ def found_of(host: int, hosts: int) -> LocalJobs:
 
 
 def snapshot_of(host: int, hosts: int, samples: int = SAMPLES, *, details: bool = True, deep: bool = True) -> Snapshot:
-    """What host ``h{host}`` sees. ``details``: files and sockets; ``deep``: C frames and flight recorders."""
+    """The snapshot of host ``h{host}``. ``details``: files and sockets. ``deep``: C frames and flight recorders."""
     from breakranks import __version__
     from breakranks.snapshot.model import FORMAT_VERSION, Host, Snapshot, StackTable
 
@@ -127,7 +127,7 @@ def _job(hosts: int) -> Job:
 
 
 class _Stacks:
-    """The stacks of a host's ranks, as rows of its table: Python's alone, and with the C frames in them."""
+    """The stacks of the ranks of a host, as rows of its table: with Python frames only, and with C frames."""
 
     def __init__(self, table: StackTable, deep: bool) -> None:
         from breakranks.snapshot.model import Frame
@@ -176,7 +176,7 @@ def _sample(rank: int, at: int, rows: tuple[int, int], call: Call, stacks: _Stac
 
     time = BEGAN + 3999.0 + at / 2
     pid = 4000 + rank % RANKS
-    # Numbers that differ from rank to rank do not fold away when they are packed.
+    # Numbers that differ from rank to rank are not compressed away.
     ran = 5_000_000_000 + rank * 7_919 % 1_000_003
     native = at > 0 or not deep
     main = Thread(
@@ -264,7 +264,7 @@ def _process(local: int, host: int, samples: tuple[Sample, ...], details: bool) 
 
 
 def _groups(host: int, hosts: int) -> tuple[Group, ...]:
-    """The world, the host's tensor parallel group, and the data parallel groups of its ranks."""
+    """The world, the tensor parallel group of the host, and the data parallel groups of its ranks."""
     from breakranks.snapshot.recorder_tables import Group
 
     first = (host - 1) * RANKS
@@ -295,7 +295,7 @@ def _groups(host: int, hosts: int) -> tuple[Group, ...]:
 
 @functools.cache
 def _across(hosts: int) -> list[str]:
-    """For each local rank, those that have the same one on all hosts, as ``observe.recorder`` writes members."""
+    """For each local rank, the ranks with that number on all hosts, as ``observe.recorder`` writes members."""
     from breakranks.rankset import RankSet, short_text
 
     return [short_text(RankSet(range(local, hosts * RANKS, RANKS)), None) for local in range(RANKS)]
@@ -309,7 +309,7 @@ def _operations() -> tuple[Operation, ...]:
 
 
 def _recorder(rank: int, hosts: int, reads: bool) -> Recorder:
-    """The world group's calls, of which the last was never made by the one who reads; the other groups are done."""
+    """The calls of the world group, of which the reading rank never made the last. The other groups are done."""
     from breakranks.snapshot.recorder_tables import COMPLETED, STARTED, Entry, Recorder, Track, pack_rows
 
     now = BEGAN + 3968.0
@@ -346,21 +346,20 @@ def _recorder(rank: int, hosts: int, reads: bool) -> Recorder:
 
 
 def serve(inp: int, out: int, words: list[str]) -> None:
-    """Be the agent of a host, until the controller leaves. Does not return."""
-    from msgspec.structs import replace
+    """Run as the agent of a host until the controller disconnects. Does not return."""
+    from dataclasses import replace
 
     from breakranks.hosts.host_agent import HostAgent
     from breakranks.hosts.host_handlers import HostService
-    from breakranks.hosts.host_messages import FindJobs, Hello, JobsFound, Report, SampleTaken
+    from breakranks.hosts.host_messages import FindJobs, Hello, JobsFound, Report, SampleTaken, pack_snapshot
     from breakranks.hosts.host_messages import TakeSample as Asked
-    from breakranks.snapshot.snapshot_file import pack
 
     name, hosts = words[0], int(words[1])
     number = int(name.removeprefix("h"))
     nonce, piece, patience = options_of(words[2:])
 
     class MadeUp(HostService):
-        """Answers as a host does that looks; what it has not made up, it does not know."""
+        """Answers requests with made-up evidence."""
 
         def _find(self, request: FindJobs) -> JobsFound:
             return JobsFound(request.id, found_of(number, hosts))
@@ -371,12 +370,12 @@ def serve(inp: int, out: int, words: list[str]) -> None:
             self._taken = (0 if look is not None else self._taken) + request.samples
             kept = min(self._taken, request.keep or SAMPLES)
             seen = snapshot_of(number, hosts, kept, details=self._details, deep=request.recorders)
-            return SampleTaken(request.id, pack(seen))
+            return SampleTaken(request.id, pack_snapshot(seen))
 
         _details, _taken = True, 0
 
     class Stand(HostAgent):
-        """On a host of its own, as far as anybody can tell."""
+        """The state of a host that seems to be a machine of its own."""
 
         def __init__(self) -> None:
             super().__init__(inp, out, nonce=nonce, piece=piece, patience=patience)
@@ -401,7 +400,7 @@ def options_of(words: list[str]) -> tuple[str, int, float]:
 
 
 def nurse(path: str) -> None:
-    """Fork an agent for each that connects, out of one process that has imported everything. Ends with its input."""
+    """Fork an agent for each client, from a process that has imported everything. Ends with its input."""
     import gc
     import selectors
     import signal
@@ -412,7 +411,7 @@ def nurse(path: str) -> None:
     snapshot_of(1, 2)
     agent._hello("h1", False)  # imports the rest
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the agents are not waited for
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door, selectors.DefaultSelector() as selector:
         door.bind(path)
         door.listen(1024)
@@ -430,7 +429,7 @@ def nurse(path: str) -> None:
                 for fd, place in zip(fds, (0, 1, 2), strict=True):
                     os.dup2(fd, place)
                     os.close(fd)
-                serve(0, 1, data.decode().rstrip("\0").split("\0"))  # the asker knows our end by the socket's
+                serve(0, 1, data.decode().rstrip("\0").split("\0"))  # the client sees its end by the socket
                 os._exit(0)
             asker.close()
             for fd in fds:
@@ -438,13 +437,11 @@ def nurse(path: str) -> None:
 
 
 def play(folder: str, nonce: str, count: str) -> None:
-    """Say what hosts would, from a file a request; the first is what they say by themselves. Ends with its input."""
+    """Replay the messages of hosts, from one file per request; the first is the greeting. Ends with its input."""
     import time
 
-    from msgspec import msgpack
-
-    from breakranks.hosts.framing import ALL, MSGPACK, FrameReader, FrameWriter
-    from breakranks.hosts.host_messages import ClockReply, Ping, Request
+    from breakranks.hosts.framing import ALL, MESSAGE, FrameReader, FrameWriter
+    from breakranks.hosts.host_messages import ClockReply, Ping, decode_request, encode
 
     hosts = [f"h{host}" for host in range(1, int(count) + 1)]
     reader, writer = FrameReader(nonce), FrameWriter(nonce, 48_000, 1_000_000)
@@ -461,10 +458,10 @@ def play(folder: str, nonce: str, count: str) -> None:
     send(0)
     while data := os.read(0, 1 << 16):
         for said in reader.feed(data):
-            request = msgpack.decode(said.body, type=Request)
+            request = decode_request(said.body)
             if isinstance(request, Ping):
-                now = msgpack.encode(ClockReply(time.time()))
-                say(b"".join(writer.lines(who, MSGPACK, now) for who in (hosts if said.who == ALL else (said.who,))))
+                now = encode(ClockReply(time.time()))
+                say(b"".join(writer.lines(who, MESSAGE, now) for who in (hosts if said.who == ALL else (said.who,))))
             elif said.who == ALL:
                 send(request.id)
 

@@ -1,19 +1,18 @@
-"""How long it takes to see where eight ranks stand, and 32, and how long a rank is paused for it.
+"""The time to see the stacks of eight and of 32 ranks, and how long a rank is paused for it.
 
-Starts a real torchrun job of eight gloo ranks, seven in a barrier and one asleep, and then times, in one
-run and in turns, what a person could type:
+It starts a real torchrun job of eight gloo ranks, seven in a barrier and one asleep, and times these commands in turns,
+in one run:
 
     py-spy in turn       for p in PIDS; do py-spy dump --pid $p; done
     py-spy in parallel   for p in PIDS; do py-spy dump --pid $p & done; wait
     breakranks stacks
     breakranks why
 
-Wall time is from start to end of the command, start-up included. The first three are timed on a job of 32
-ranks, too: there start-up says less. For the pauses the same job is started
-again with one thread more in every rank, which notes when it was kept from running and how long: tracing
-stops all threads of a process, so that is what the rank feels. A busy machine keeps threads from running
-too. So a process like them is pinned to each CPU, and what stood still there as well is taken off. The row
-"nobody looking" says what noise is left.
+Wall time is from start to end of the command, including start-up. The first three are also timed on a job of 32 ranks,
+where start-up has less weight. For the pauses, the same job is started again with one more thread in every rank, which
+records when it did not run, and for how long: tracing stops all threads of a process. A busy machine also delays
+threads. So a similar process is pinned to each CPU, and its pauses are subtracted. The row "no tool" shows the noise
+that is left.
 
     .venv/bin/python bench/stacks.py            the tables
     .venv/bin/python bench/stacks.py --json F   and all figures in a file
@@ -40,7 +39,7 @@ RANKS = 8
 MANY = 32
 ASLEEP = 5
 TICK = 0.001
-ROOM = 2001  # numbers that a ticker may note: their count, then pairs
+ROOM = 2001  # numbers that a ticker may record: their count, then pairs
 START_DEADLINE = 600.0
 COMMAND_DEADLINE = 120.0
 BIN = Path(sys.executable).parent
@@ -84,7 +83,7 @@ if rank == {ASLEEP}:
 dist.barrier()
 """
 
-# Watches a CPU, not a rank. Ends with whoever started it.
+# Watches a CPU, not a rank. It ends with its parent.
 CPU_PROGRAM = """
 os.sched_setaffinity(0, {int(sys.argv[2])})
 threading.Thread(target=tick, args=(sys.argv[1], int(sys.argv[3])), daemon=True).start()
@@ -95,7 +94,7 @@ Gap = tuple[int, int]
 
 
 class Job:
-    """The running job: its ranks' pids in order, its port, and what the tickers have noted."""
+    """The running job: the pids of its ranks in order, its port, and the records of the tickers."""
 
     def __init__(self, pids: list[int], port: int, notes: memoryview[int]) -> None:
         self.pids = pids
@@ -107,7 +106,7 @@ class Job:
             self._notes[base] = 0
 
     def longest_pause(self) -> float:
-        """The longest time, in seconds, that a rank stood still while the CPUs did not."""
+        """The longest time, in seconds, in which a rank was paused while the CPUs were not."""
         slots = [self._gaps(base) for base in range(0, len(self._notes), ROOM)]
         ranks = len(self.pids)
         stalls = merged([gap for slot in slots[ranks:] for gap in slot])
@@ -130,13 +129,13 @@ def merged(gaps: list[Gap]) -> list[Gap]:
 
 
 def shared(gap: Gap, others: list[Gap]) -> int:
-    """How much of a gap lies in any of the others, which do not overlap."""
+    """The part of a gap that overlaps with the others, which do not overlap each other."""
     return sum(max(0, min(gap[1], end) - max(gap[0], begin)) for begin, end in others)
 
 
 @contextmanager
 def running_job(*, ranks: int = RANKS, ticking: bool) -> Iterator[Job]:
-    """The job, from the moment all ranks are where they shall be. Ends every process, by pid."""
+    """The job, from the moment when all ranks are blocked. At the end, every process is ended by pid."""
     with tempfile.TemporaryDirectory(prefix="breakranks-bench-") as name:
         folder = Path(name)
         program = folder / "ranks.py"
@@ -175,7 +174,7 @@ def free_port() -> int:
 
 
 def wait_until_settled(launcher: subprocess.Popen[bytes], folder: Path, ranks: int) -> list[int]:
-    """Wait for every rank's word that it is there, and then until the ranks use no more CPU."""
+    """Wait until every rank reports that it is ready, and until the ranks use no more CPU."""
     until = time.monotonic() + START_DEADLINE
     while time.monotonic() < until:
         if launcher.poll() is not None:
@@ -225,7 +224,7 @@ def commands(job: Job) -> dict[str, list[str]]:
 
 
 def timed(command: list[str]) -> float:
-    """Seconds that a command takes. It must do its work: one that fails would look fast."""
+    """The seconds that a command takes. It must succeed: a failing command would seem fast."""
     begun = time.perf_counter()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_DEADLINE, check=False)
     took = time.perf_counter() - begun
@@ -236,7 +235,7 @@ def timed(command: list[str]) -> float:
 
 
 def measure_times(rounds: int, ranks: int = RANKS) -> dict[str, list[float]]:
-    """Every command once a round, in turns, so that whatever else the machine does falls on all alike."""
+    """Each command once per round, in turns, so that other load on the machine affects all commands alike."""
     with running_job(ranks=ranks, ticking=False) as job:
         table = commands(job)
         if ranks != RANKS:
@@ -255,7 +254,7 @@ def measure_pauses(rounds: int) -> dict[str, list[float]]:
     """The longest pause of any of the eight ranks while a command ran, for each round."""
     with running_job(ticking=True) as job:
         table = commands(job)
-        gaps: dict[str, list[float]] = {name: [] for name in ("nobody looking", *table)}
+        gaps: dict[str, list[float]] = {name: [] for name in ("no tool", *table)}
         for turn in range(rounds + 1):
             for name in gaps:
                 time.sleep(0.1)
@@ -264,7 +263,7 @@ def measure_pauses(rounds: int) -> dict[str, list[float]]:
                     timed(table[name])
                 else:
                     time.sleep(1.0)
-                time.sleep(0.02)  # a gap is noted at its end
+                time.sleep(0.02)  # a gap is recorded at its end
                 if turn:
                     gaps[name].append(job.longest_pause())
     return gaps

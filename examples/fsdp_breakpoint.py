@@ -1,4 +1,4 @@
-"""Four ranks train a sharded model, and stop in the third step.
+"""Four ranks train a sharded model and stop in the third step.
 
 torchrun --nproc-per-node 4 examples/fsdp_breakpoint.py
 """

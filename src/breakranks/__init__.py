@@ -1,4 +1,4 @@
-"""breakranks: find the rank that broke ranks, say why, and let a person look inside.
+"""breakranks: find the rank that broke ranks, explain why, and inspect it.
 
 In code: ``breakranks.breakpoint()`` stops a rank at a prompt and holds the others; see docs/breakpoints.md.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from breakranks.rank.api import post_mortem as post_mortem
     from breakranks.rank.rank_output import print_ as print  # noqa: F401
 
-# Loaded when first asked for: the command line, which imports this too, never does.
+# Imported at first use. The command line imports this module as well, and never needs them.
 _IN_CODE = {
     "breakpoint": ("breakranks.rank.api", "breakpoint"),
     "hold": ("breakranks.rank.api", "hold"),
@@ -30,9 +30,9 @@ def __getattr__(name: str) -> object:
     import importlib
 
     module, attribute = _IN_CODE[name]
-    found: object = getattr(importlib.import_module(module), attribute)
-    globals()[name] = found
-    return found
+    value: object = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,13 @@
-"""Every error that a user can meet. One base class; each says what happened and what to do.
+"""The errors that a user can see. Each tells what happened and what to do.
 
-They are caught once, in :mod:`breakranks.cli.main`, which prints them and exits with status 2.
+:mod:`breakranks.cli.main` catches them, prints them and exits with status 2.
 """
 
 from __future__ import annotations
 
 
 class BreakranksError(Exception):
-    """Something could not be looked at. ``help`` is the remedy: what to try next."""
+    """The base class. ``message`` tells what happened, ``help`` is the remedy."""
 
     def __init__(self, message: str, help: str = "") -> None:
         super().__init__(message)
@@ -16,20 +16,20 @@ class BreakranksError(Exception):
 
 
 class UsageError(BreakranksError):
-    """What the user asked for does not make sense (a bad target, a rank that is not there)."""
+    """The command line is wrong: an invalid target, or a rank that the job does not have."""
 
 
 class NoJobError(BreakranksError):
-    """No job was found where the user pointed."""
+    """The target has no such job."""
 
 
 class ManyJobsError(BreakranksError):
-    """More than one job is there and the command is about one."""
+    """The target has several jobs, and the command needs one."""
 
 
 class ProcessError(BreakranksError):
-    """A process cannot be looked at: it is gone, not Python, or not ours."""
+    """A process cannot be inspected: it has ended, is not Python, or belongs to another user."""
 
 
 class SnapshotError(BreakranksError):
-    """A snapshot file cannot be read: truncated, foreign, or written by a newer version."""
+    """A snapshot file cannot be read: it is truncated, of another format, or from a newer version."""

@@ -5,9 +5,8 @@
 
     2026-11-16 09:41:15.123 INFO observe[4242] stack refused pid=4711 why="process 4711 is already traced by process 12"
 
-The standard library's ``logging`` does the work, with a logger for each room (``breakranks.observe``). It is imported
-when a log is asked for and not before: until then a call here costs less than a microsecond. Every value passes
-``redact``.
+It uses the standard library's ``logging``, with one logger per package (``breakranks.observe``), and imports it only
+when a log is asked for. Until then a call costs less than a microsecond. Every value passes ``redact``.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
 DEBUG, INFO, OFF = 10, 20, 100  # the first two are logging's own numbers
 _LEVELS = {DEBUG: "DEBUG", INFO: "INFO"}
 _ROOT = "breakranks"
-_MAX_WORD_CHARACTERS = 200  # characters of one word of a command line
+_MAX_WORD_CHARACTERS = 200  # of one word of a command line
 _MAX_VALUE_CHARACTERS = 1_000
-_LAST_TIME = 1e11  # seconds; what a calendar has
+_MAX_TIME_SECONDS = 1e11  # time.localtime fails for much later times
 
 
-_level = OFF  # the lowest that is wanted
-_redact: Redact = list  # what configure is given
+_level = OFF  # the lowest level that is logged
+_redact: Redact = list  # set by configure
 
 
 class Log:
-    """The log of one room. Values are numbers, texts, or a command line as a sequence of words."""
+    """The log of one package. Values are numbers, texts, or a command line as a sequence of words."""
 
     def __init__(self, room: str) -> None:
         self._name = f"{_ROOT}.{room}"
@@ -58,19 +57,19 @@ class Log:
 
 
 def level() -> int:
-    """The lowest level that is wanted: DEBUG, INFO or OFF."""
+    """Return the lowest level that is logged: DEBUG, INFO or OFF."""
     return _level
 
 
 def milliseconds(since: float, until: float | None = None) -> float:
-    """From a moment of ``time.monotonic`` to another, or to now."""
+    """Return the time from one reading of ``time.monotonic`` to another, or to now."""
     return round(((time.monotonic() if until is None else until) - since) * 1000, 1)
 
 
 def configure(verbose: int, path: str, redact: Redact) -> None:
     """Log to standard error (``verbose`` 1: INFO, 2 or more: DEBUG) and, if there is a ``path``, DEBUG to that file.
 
-    Once in a process: a second call changes nothing. Raises UsageError where the file cannot be opened.
+    A second call in a process has no effect. Raise UsageError if the file cannot be opened.
     """
     if _level < OFF or not (verbose > 0 or path):
         return
@@ -82,7 +81,7 @@ def configure(verbose: int, path: str, redact: Redact) -> None:
 
 
 def configure_relay(wanted: int, tell: Callable[[float, int, str, int, str], None], redact: Redact) -> None:
-    """On a host: give each record to ``tell`` (time, level, room, pid, text), which sends it to the controller."""
+    """On a host: pass each record to ``tell`` (time, level, package, pid, text), which sends it to the controller."""
     import logging
 
     class Relay(logging.Handler):
@@ -94,13 +93,13 @@ def configure_relay(wanted: int, tell: Callable[[float, int, str, int, str], Non
 
 
 def relay(host: str, created: float, wanted: int, room: str, pid: int, text: str) -> None:
-    """On the controller: log what a host has told. It is somebody else's word, so no part of it is trusted."""
+    """On the controller: log a record of a host. No part of it is trusted."""
     import logging
 
     known = DEBUG if wanted <= DEBUG else INFO
     plain = _printable("".join(letter for letter in room if letter.isalnum() or letter in "_.")[:40])
     record = logging.LogRecord(f"{_ROOT}.{plain}", known, "", 0, "%s", (_printable(_hidden(text[:4000])),), None)
-    record.created = created if abs(created) < _LAST_TIME else time.time()
+    record.created = created if abs(created) < _MAX_TIME_SECONDS else time.time()
     record.process, record.host = pid, host
     logging.getLogger(_ROOT).handle(record)
 
@@ -134,12 +133,13 @@ def _opened(path: str) -> int:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
             f"BREAKRANKS_LOG names {path}, which cannot be written: {why}",
-            "Name a file in a folder of yours: BREAKRANKS_LOG=~/breakranks.log",
+            "Name a file in a folder of your own: BREAKRANKS_LOG=~/breakranks.log",
         ) from error
 
 
 def _write_all(descriptor: int, line: str) -> None:
-    """One write a line: lines of several threads and commands do not mix. A full disk is no reason to stop."""
+    """Write a line at once, so that lines of several threads and commands do not mix. Errors such as a full disk are
+    ignored."""
     try:
         os.write(descriptor, line.encode("utf-8", "backslashreplace"))
     except OSError:
@@ -160,7 +160,7 @@ def _room(record: logging.LogRecord) -> str:
 
 
 def _text(value: object) -> str:
-    """A value as it is written: numbers plain, texts without secrets, in quotes where they have spaces."""
+    """Return a value as it is logged: without secrets, and in quotes if it has spaces."""
     if isinstance(value, (bool, int, float)):
         return str(value)
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""The names that MindSpeed's users have in their scripts, with the same meaning: ``breakpoint_`` and ``clear_``.
+"""The functions ``breakpoint_`` and ``clear_`` of MindSpeed, with the same meaning.
 
-``RANK_TO_DEBUG`` (a variable of the environment, 0 without it) says which rank stops at a prompt.
+The environment variable ``RANK_TO_DEBUG`` (default 0) is the rank that stops at a prompt.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import os
 import sys
 
 from breakranks.rank import api
-from breakranks.rank.breakpoint_sites import SITES
+from breakranks.rank.breakpoint_calls import SITES
 
 __all__ = ["breakpoint_", "clear_"]
 
 
 def breakpoint_(non_block: bool = True) -> None:
-    """Stop rank RANK_TO_DEBUG at a prompt. The others run on; with ``False`` they hold here until ``clear_()``.
+    """Stop rank RANK_TO_DEBUG at a prompt. The others keep running; with ``False`` they hold here until ``clear_()``.
 
-    They also go on when that rank, or the console, has ended.
+    They also resume when that rank, or the console, has ended.
     """
     frame = sys._getframe(1)
     site = SITES.at(frame)
@@ -33,5 +33,5 @@ def breakpoint_(non_block: bool = True) -> None:
 
 
 def clear_() -> None:
-    """Let the ranks go on that hold at ``breakpoint_(False)``."""
+    """Resume the ranks that hold at ``breakpoint_(False)``."""
     api.go()

@@ -1,9 +1,9 @@
 """Sets of ranks, written folded: ``0-6,8-511``.
 
-A :class:`RankSet` is one Python integer with bit *r* set for rank *r*, so the union or difference of
-two sets of 100,000 ranks is one operation on 12 KB, and a prefix tree can carry one at every branch.
-(ClusterShell's ``RangeSet`` keeps a string a member since 1.9, which is three orders of magnitude
-larger at that size; node names, where padding matters, are its job, not ranks.)
+A :class:`RankSet` is one Python integer with bit *r* set for rank *r*, so the union or difference of two sets of
+100,000 ranks is one operation on 12 KB, and a prefix tree can have one at every branch. (ClusterShell's ``RangeSet``
+keeps a string per member since version 1.9, which is three orders of magnitude larger at that size. It is made for node
+names, where padding matters.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RankSet:
     __slots__ = ("_bits",)
 
     def __init__(self, ranks: Iterable[int] = ()) -> None:
-        # Through a bytearray: setting bits in an int one by one is quadratic in the largest rank.
+        # A bytearray, because setting bits in an int one by one is quadratic in the largest rank.
         listed = list(ranks)
         if not listed:
             self._bits = 0
@@ -54,10 +54,10 @@ class RankSet:
 
     @classmethod
     def parse(cls, text: str) -> RankSet:
-        """Read ``0-3,7`` or ``0-31/8``; raises :class:`UsageError` that names the bad part."""
-        found = cls()
+        """Parse ``0-3,7`` or ``0-31/8``; raise :class:`UsageError` that names the invalid part."""
+        ranks = cls()
         if not text.strip():
-            return found
+            return ranks
         for part in text.split(","):
             match = _PART.match(part.strip())
             if match is None:
@@ -72,12 +72,12 @@ class RankSet:
                 raise UsageError(f"rank {end} is out of range", f"Ranks go up to {MAX_RANK:,}.")
             if end < start or step < 1:
                 raise UsageError(f"{part.strip()!r} is an empty range", "Write the smaller rank first: 0-7.")
-            found |= cls.span(start, end + 1) if step == 1 else cls._stepped(start, end, step)
-        return found
+            ranks |= cls.span(start, end + 1) if step == 1 else cls._stepped(start, end, step)
+        return ranks
 
     @classmethod
     def _stepped(cls, start: int, end: int, step: int) -> RankSet:
-        """Every ``step``-th, by arithmetic: 1 + x + x² + … is a quotient."""
+        """Return every ``step``-th rank, as a quotient: the geometric series 1 + x + x² + …"""
         count = (end - start) // step + 1
         if count < 64:
             return cls(range(start, end + 1, step))
@@ -93,8 +93,8 @@ class RankSet:
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """The runs of consecutive ranks, as (first, last)."""
-        # One pass over the binary text; peeling bits off the integer would copy it for each run. It begins at the first
-        # rank: of a single one among a hundred thousand there is little to write.
+        # One pass over the binary text, because removing bits from the integer would copy it for each run. The text
+        # begins at the first rank, so that it is short for a single rank among a hundred thousand.
         first = (self._bits & -self._bits).bit_length() - 1
         text = bin(self._bits >> max(first, 0))[:1:-1]
         start = text.find("1")
@@ -147,12 +147,12 @@ class RankSet:
 
 
 def ranks_text(ranks: RankSet) -> str:
-    """How a sentence names a set: ``rank 3`` or ``ranks 0-2,4``."""
+    """Return a set as a sentence names it: ``rank 3`` or ``ranks 0-2,4``."""
     return f"rank{'' if len(ranks) == 1 else 's'} {ranks}"
 
 
 def short_text(ranks: RankSet, most: int | None = 28) -> str:
-    """A set where there is little room: regular parts as ``5-1021/8``, which ``parse`` takes too, and cut where long.
+    """Return a short text: regular parts as ``5-1021/8``, which ``parse`` accepts, and cut after ``most`` characters.
 
     >>> short_text(RankSet([5, 13, 21, 29])), short_text(RankSet([0, 1, 4, 9, 11, 12]), 5)
     ('5-29/8', '0-1,4,…')
@@ -177,7 +177,7 @@ def short_text(ranks: RankSet, most: int | None = 28) -> str:
 
 
 def _regular(runs: list[tuple[int, int]], start: int) -> int:
-    """The last of the lone ranks from here on that are equally far apart."""
+    """Return the index of the last of the single ranks from ``start`` on that are equally far apart."""
     end = start
     while end + 1 < len(runs) and runs[end + 1][0] == runs[end + 1][1]:
         if end > start and runs[end + 1][0] - runs[end][0] != runs[start + 1][0] - runs[start][0]:

@@ -12,7 +12,7 @@ from typing import Any
 from support.waiting import wait_for
 
 from .launch import Job
-from .look import Looker, breakranks
+from .run_breakranks import Looker, breakranks
 
 LATE = 2
 WAITING = "0-1"
@@ -80,8 +80,8 @@ def attach(look: Looker, job: Job) -> None:
     seen = look("attach", "-c", "p rank", "-c", "where", status=0).out
     for rank in range(3):
         assert f"[{rank}]  {rank}" in seen
-    assert re.search(rf"^rank {LATE} is .*load_batch$", seen, re.MULTILINE), seen
-    assert re.search(rf"^ranks {WAITING} are .*all_reduce", seen, re.MULTILINE), seen
+    assert re.search(rf"^rank {LATE}: .*load_batch \(inspect only\)$", seen, re.MULTILINE), seen
+    assert re.search(rf"^ranks {WAITING}: blocked in all_reduce", seen, re.MULTILINE), seen
 
 
 def hosts(look: Looker, job: Job) -> None:

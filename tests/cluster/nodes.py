@@ -40,7 +40,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from .host import REPOSITORY, Host, Process
-from .odd import HOME, Odd
+from .odd_hosts import HOME, Odd
 
 __all__ = ["INTERFACE", "MACHINE", "Host", "Nodes", "Odd", "Process"]
 

@@ -91,12 +91,10 @@ def keep(link: socket.socket) -> int:
 
 def load() -> None:
     """What peers need, before the first of them is there."""
-    import msgspec
+    from breakranks.hosts import framing, host_messages
+    from breakranks.snapshot import model
 
-    from breakranks.hosts import framing
-    from breakranks.snapshot import model, snapshot_file
-
-    assert msgspec and framing and snapshot_file and model
+    assert framing and host_messages and model
     for which in BOMBS.values():
         bomb(*which)
 
@@ -118,8 +116,8 @@ def bomb(head: bytes, byte: bytes, count: int) -> bytes:
 
 # By name: too large for a message, as large as one may be, too large for a snapshot.
 BOMBS = {
-    "message": (b"m", b"\xc0", 1 << 30),
-    "fits": (b"m", b"\xc0", (1 << 28) - 2),
+    "message": (b"m", b" ", 1 << 30),
+    "fits": (b"m", b" ", (1 << 28) - 2),
     "snapshot": (b"", b"\0", 1 << 30),
 }
 
@@ -153,12 +151,11 @@ def noted(function: Callable[..., object], path: str) -> Callable[..., object]:
 # The words that a lie is made of, and those of them that are for it to replace.
 REPLACED = ("begin", "answer", "jobs", "taken")
 PEER = r"""
-import json, os, struct, sys, time, zlib
-import msgspec
+import base64, json, os, sys, time, zlib
 from breakranks.hosts.framing import FrameReader, FrameWriter
-from breakranks.snapshot.snapshot_file import pack
+from breakranks.hosts.host_messages import pack_snapshot as pack
 from breakranks.snapshot.model import *
-from msgspec.structs import replace
+from dataclasses import replace
 
 writer, reader = FrameWriter(nonce, 48_000), FrameReader(nonce)
 ESC = "\x1b]0;owned\x07\x1b[31m\r\n\x9bnext"
@@ -167,8 +164,10 @@ RANK, FUNCTION = (0, "load_batch") if host == "good" else (1, "stand_here")
 def raw(data):
     while data:
         data = data[os.write(1, data):]
+def encoded(message):
+    return json.dumps(message, default=lambda data: base64.b64encode(data).decode()).encode()
 def say(kind, who=host, **fields):
-    raw(writer.lines(who, b"m", msgspec.msgpack.encode({"type": kind, **fields})))
+    raw(writer.lines(who, b"m", encoded({"type": kind, **fields})))
 def stage(**fields):
     raw(writer.lines("evil", b"j", json.dumps(fields).encode()))
 def hello(**more):
@@ -186,7 +185,7 @@ def snapshot(rank=RANK):
         pid=99, parent=1, command=("train",), samples=(Sample(time=time.time(), state="S", threads=(thread,)),)
     )
     return Snapshot(
-        version=1, made_by="x", time=time.time(), job=msgspec.convert(job(), Job),
+        version=1, made_by="x", time=time.time(), job=Job(**job()),
         ranks=(Rank(rank=rank, host=host, process=process),),
         frames=(Frame(FUNCTION, "/x.py", 1),), stacks=((), (0,)), hosts=(Host(name=host),),
     )
@@ -215,7 +214,7 @@ begin()
 while data := os.read(0, 65536):
     for said in reader.feed(data):
         if said.kind == b"m":
-            answer(msgspec.msgpack.decode(said.body))
+            answer(json.loads(said.body))
 """
 
 

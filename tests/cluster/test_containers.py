@@ -12,8 +12,8 @@ import pytest
 
 from .containers import Containers
 from .launch import JOBS
-from .look import BREAKRANKS, PATIENT, Seen
 from .nodes import Host, Nodes
+from .run_breakranks import BREAKRANKS, PATIENT, Seen
 
 LATE = 1
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -119,6 +119,6 @@ def test_what_podman_says(pair: Pair) -> None:
     pair.containers.call("wait", "c3")
     hosts = pair.look("hosts", pair.target("c[3-4]"), "--json", status=2).json["hosts"]
     whole = {one["host"]: str(one) for one in hosts}
-    assert "does not run" in whole["c3"] and "no such container" in whole["c4"], whole
+    assert "is not running" in whole["c3"] and "no such container" in whole["c4"], whole
     hosts = pair.look("hosts", pair.target("c1", options=""), "--json", status=2).json["hosts"]
     assert "standard input" in str(hosts), hosts

@@ -1,1 +1,1 @@
-"""Real broken jobs: tiny programs under their real launchers, and what `breakranks why` must say of each."""
+"""Real broken jobs: tiny programs under their real launchers, and the verdict that `breakranks why` must give."""

@@ -1,4 +1,4 @@
-"""Keep one job of the zoo in its state, to try things on it: `python -m tests.hangs NAME`; or record jobs."""
+"""Keep one job of the zoo in its state for experiments (`python -m tests.hangs NAME`), or record jobs."""
 
 from __future__ import annotations
 

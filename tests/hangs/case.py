@@ -1,4 +1,4 @@
-"""What the table of the zoo is made of: one job, and how it is prepared."""
+"""One job of the zoo's table, and how it is prepared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nothing(folder: Path) -> None:
 
 
 def left_over(path: str) -> Callable[[Path], None]:
-    """An empty lock file whose maker is gone."""
+    """An empty lock file whose owner has ended."""
 
     def prepare(folder: Path) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def left_over(path: str) -> Callable[[Path], None]:
 
 
 def named_pipe(path: str) -> Callable[[Path], None]:
-    """A named pipe, which blocks whoever opens it until somebody opens the other end."""
+    """A named pipe, whose opening blocks until another process opens the other end."""
     return lambda folder: os.mkfifo(folder / path)
 
 
@@ -46,23 +46,23 @@ def c_library(folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One job: how it is started, where its ranks must stand, and what `why` must say of it.
+    """One job: how it is started, where its ranks must be blocked, and the verdict that `why` must give.
 
-    How it is started. `launcher` is shell (a loop of `RANK=$r python job.py &`, the quickest), torchrun, mpirun or
-    python (the job starts its ranks itself). `started` are the ranks that the loop starts, all unless told. `other`
-    is a program that is no rank and runs beside the job. `signals` go to the rank or helper of that mark.
+    Start. `launcher` is shell (a loop of `RANK=$r python job.py &`, the quickest), torchrun, mpirun or python (the job
+    starts its ranks itself). `started` are the ranks that the loop starts; the default is all. `other` is a program
+    that runs beside the job and is not a rank. `signals` are sent to the rank or helper with that mark.
 
-    Where it stands. `stands` says which function is on the stack of which ranks or marked `helpers`: the
-    harness waits for it. `busy` ranks may use the CPU, `gone` ones must have exited.
+    State. `stands` is the function on the stack of ranks or marked `helpers` for which the harness waits. `busy` ranks
+    may use the CPU, `gone` ranks must have exited.
 
-    What `why` must say. `kinds` are the accepted ones, the best first; none means a healthy job: no verdict,
-    exit status 0. `culprits` and `victims` list accepted rank sets, None leaves them open; `involved` is both
-    together. `function` is what `where` may name. `mentions` are words that the summary must hold: `@file`
-    stands for what the job wrote into that file, `{folder}` for its folder. `proof` are words that must be in its
-    evidence. `sure`: a guess will not do, `certain`: nothing less will.
+    Verdict. `kinds` are the accepted kinds, the best first; none means a healthy job: no verdict, exit status 0.
+    `culprits` and `victims` are accepted rank sets, None accepts any; `involved` is both together. `function` is the
+    accepted place. `mentions` are words that the summary must contain: `@file` stands for the content that the job
+    wrote into that file, `{folder}` for its folder. `proof` are words that the evidence must contain. `sure`: the
+    confidence must not be a guess. `certain`: it must be certain.
 
-    When it runs. Its recording is explained in every run. `live` ones are also started in every run: of each kind and
-    launcher the quickest and most telling, and all healthy ones. The others are started with `--all`.
+    Runs. The recording is explained in every run. `live` jobs are also started in every run: for each kind and launcher
+    the quickest and clearest one, and all healthy ones. The others are started with `--all`.
     """
 
     name: str
@@ -97,12 +97,12 @@ class Case:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The marks that say that the job is about to be in its state."""
+        """The marks that the job writes when it is about to be in its state."""
         return (*map(str, sorted(self.starts)), *self.helpers)
 
     @property
     def in_every_run(self) -> bool:
-        """Whether it is started also without `--all`."""
+        """Whether it is started even without `--all`."""
         return self.live or not self.kinds
 
     @property

@@ -1,4 +1,4 @@
-"""Whether an answer of `why --json` is what the table expects: one question for recorded and for live jobs."""
+"""Compare an answer of `why --json` with the table, for recorded and for live jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = dict[str, Any]
 
 
 def check(case: Case, status: int, answer: Answer, folder: str, files: Mapping[str, str]) -> None:
-    """Fail unless it is. `folder` is the job's, `files` what it wrote into those that the table mentions."""
+    """Fail if it differs. `folder` is that of the job, `files` the content of the files that the table mentions."""
     if case.kinds:
         _check_broken(case, status, answer, folder, files)
     else:
@@ -41,7 +41,7 @@ def _check_broken(case: Case, status: int, answer: Answer, folder: str, files: M
     if case.certain:
         assert verdict["confidence"] == "certain", told(verdict)
     assert verdict["evidence"], "a verdict comes with its proof"
-    assert verdict["next"], "a verdict says what to do next"
+    assert verdict["next"], "a verdict must have a next step"
     assert answer["findings"][0] == verdict
 
 
@@ -63,5 +63,5 @@ def _check_healthy(case: Case, status: int, answer: Answer) -> None:
 
 
 def told(answer: Answer) -> str:
-    """All of it: pytest shortens what is not a string."""
+    """The whole answer as a string: pytest shortens other values."""
     return json.dumps(answer, indent=1)

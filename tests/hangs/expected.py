@@ -1,4 +1,4 @@
-"""The table of the zoo: every job, and what `breakranks why` must say of it."""
+"""The table of the zoo: every job, and the verdict that `breakranks why` must give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from signal import SIGKILL, SIGSTOP, SIGUSR1
 
 from .case import Case, c_library, left_over, named_pipe
 from .expected_collectives import COLLECTIVES
-from .expected_inside import INSIDE
+from .expected_introspection import INSIDE
 
 BATON = "{folder}/extensions/fused_scale/lock"
 
@@ -30,7 +30,7 @@ CASES = (
         victims=("0-1",),
         function=("wait_until_published",),
     ),
-    # Majority is no truth: rank 0 waits for the others, and they wait for nobody.
+    # The majority is the culprit: rank 0 waits for the others, and they wait for no rank.
     Case(
         name="one_against_many",
         stands={"0": "average_validation_loss", "1-2": "wait_for_trigger"},
@@ -161,7 +161,7 @@ CASES = (
         culprits=("2", "0-2"),
         mentions=("new_group",),
     ),
-    # From outside the two groups look alike: what can be seen is one operation at two places.
+    # From outside the two groups look the same: only one operation at two places is visible.
     Case(
         name="order_deadlock",
         stands={"0": "reduce_tensor_parallel", "1": "reduce_data_parallel", "2": "barrier"},
@@ -412,7 +412,7 @@ CASES = (
         mentions=("warn_if_corrupt",),
     ),
     # --- helpers ---
-    # The pool has replaced the dead worker, so nothing dead is left to see: its workers are all idle.
+    # The pool has replaced the dead worker, so no dead process is visible: all workers are idle.
     Case(
         name="pool_worker_killed",
         stands={"0,2": "barrier", "1": "tokenize_all"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .case import Case, named_pipe
 
 COLLECTIVES = (
-    # --- all ranks are in collectives, and stacks say little or nothing of what is wrong ---
+    # --- all ranks are in collectives, and stacks show little or nothing of the cause ---
     # Ranks 1 and 2 wait for each other, 0 and 3 for one of them.
     Case(
         name="order_two_groups",
@@ -25,7 +25,7 @@ COLLECTIVES = (
         culprits=("2", "0-3"),
         mentions=("all_gather", "all_reduce"),
     ),
-    # Rank 2 got all it wanted, and is one all_reduce ahead: it does not wait for the others, it cheated them.
+    # Rank 2 completed its smaller all_reduce, and is one ahead of the others: it is the culprit, not a victim.
     Case(
         name="size_differs",
         ranks=4,
@@ -42,7 +42,7 @@ COLLECTIVES = (
         culprits=("2", "0-3"),
         mentions=("reduce", "2097152", "3145728"),
     ),
-    # One number of the group is a broadcast on rank 2 and a barrier on the others; all stand in a barrier.
+    # One call of the group is a broadcast on rank 2 and a barrier on the others. All are blocked in a barrier.
     Case(
         name="extra_broadcast",
         ranks=3,
@@ -79,7 +79,7 @@ COLLECTIVES = (
         victims=("0-1,3",),
         function=("collect_metrics",),
     ),
-    # The recorders hold other stretches of the run; what they lack in common is no finding.
+    # The recorders contain different parts of the run. Calls that are missing in some are not a finding.
     Case(
         name="ring_wrapped",
         ranks=4,
@@ -89,7 +89,7 @@ COLLECTIVES = (
         victims=("0-2",),
         function=("wait_for_labels",),
     ),
-    # A broadcast is over for some while others are in it: those who went on are victims, and there is no mismatch.
+    # A broadcast has completed on some ranks while others are in it. Those that continued are victims, not a mismatch.
     Case(
         name="broadcast_one_absent",
         ranks=4,
@@ -120,7 +120,7 @@ COLLECTIVES = (
         culprits=("6",),
         victims=("0-5,7",),
         function=("clip_gradients",),
-        # Rank 6 has entered neither that of mesh_dp nor that of mesh_tp: the one that was waited in first is named.
+        # Rank 6 has entered neither call, of mesh_dp or mesh_tp: the one in which a rank waited first is named.
         mentions=("rank 6", "has not entered all_reduce", "of mesh_"),
     ),
     Case(
@@ -180,7 +180,7 @@ COLLECTIVES = (
         culprits=("2", "0-3"),
         mentions=("all_to_all", "all_reduce"),
     ),
-    # --- seen in nobody's record, but in the arguments of the calls ---
+    # --- visible only in the arguments of the calls, not in the records ---
     Case(
         name="root_differs",
         ranks=4,
@@ -188,7 +188,7 @@ COLLECTIVES = (
         kinds=("collective-mismatch", "collective-stalled"),
         mentions=("gather",),
     ),
-    # Rank 1 left a call out, and waits for those who wait for it there.
+    # Rank 1 skipped a call, and waits for ranks that wait for it in that call.
     Case(
         name="checkpoint_thread_died",
         ranks=3,

@@ -1,4 +1,4 @@
-"""Start a job of the zoo, wait until it stands where it should, and leave nothing of it behind."""
+"""Start a job of the zoo, wait until it is in its state, and clean up."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ JOBS = Path(__file__).parent / "jobs"
 BIN = Path(sys.executable).parent
 
 WHY_DEADLINE = 120.0
-# A rank that stands does not run for so many seconds, but for what a loop that polls takes.
+# A blocked rank does not run for this time, except for what a polling loop takes.
 STANDS_FOR = 0.5
 POLLS = 0.01
 
 
 class ZooError(Exception):
-    """The job did not reach its state: the zoo is wrong, not what is tested with it."""
+    """The job did not reach its state: an error of the zoo, not of the code under test."""
 
 
 @dataclass
 class Running:
-    """A job that stands where it should. `pids` are the ranks', from the marks that they wrote."""
+    """A job in its state. `pids` are those of the ranks, from the marks that they wrote."""
 
     case: Case
     folder: Path
@@ -56,7 +56,7 @@ class Running:
         return {rank: pid for rank, pid in marks.items() if pid is not None}
 
     def mark(self, name: str) -> int | None:
-        """The pid that wrote `ready.NAME`, or None while it has not."""
+        """The pid that wrote `ready.NAME`, or None if the file does not exist yet."""
         try:
             return int((self.folder / f"ready.{name}").read_text())
         except (OSError, ValueError):
@@ -74,11 +74,11 @@ class Running:
 
 @contextlib.contextmanager
 def running(case: Case, python: str = sys.executable) -> Iterator[Running]:
-    """The job of one case, in its state; ended, with all that it started, on the way out.
+    """The job of one case, in its state. On exit it is ended, with all processes that it started.
 
     `python` runs the programs; a launcher of torch always has the Python of the tests.
     """
-    # The true path: what a person reads in a verdict is the kernel's name of a file.
+    # The real path: a verdict contains the kernel's name of a file.
     folder = Path(tempfile.mkdtemp(prefix=f"zoo-{case.name}-")).resolve()
     close: list[int] = []
     began = time.monotonic()
@@ -104,9 +104,9 @@ def running(case: Case, python: str = sys.executable) -> Iterator[Running]:
 
 
 def why(job: Running, *options: str) -> tuple[int, dict]:
-    """Run `breakranks why --json` for this job: its exit status and its answer.
+    """Run `breakranks why --json` for this job, and return its exit status and its answer.
 
-    It is run as a person would, without `--job`, unless that says that other jobs are on the machine.
+    It is run without `--job`, as a user would, unless it reports other jobs on the machine.
     """
     status, answer = breakranks("why", "--json", *options)
     if status == 2 and "--job" in answer["error"]:
@@ -124,7 +124,7 @@ def key_of(job: Running) -> str:
 
 
 def breakranks(*arguments: str) -> tuple[int, dict]:
-    """A command of ours that prints JSON: its exit status and what it printed, or what it said instead."""
+    """Run a command that prints JSON, and return its exit status and its output, or its error messages."""
     command = [str(BIN / "breakranks"), *arguments]
     done = subprocess.run(command, env=inherited(), capture_output=True, text=True, timeout=WHY_DEADLINE, check=False)
     if done.returncode == 2:
@@ -137,7 +137,7 @@ def breakranks(*arguments: str) -> tuple[int, dict]:
 
 
 def look(job: Running, *, native: bool = True) -> str:
-    """What py-spy and /proc show of every process of the job: for people, and for those who write rules."""
+    """What py-spy and /proc show of every process of the job, for the authors of rules."""
     lines = []
     names = {pid: f"rank {rank}" for rank, pid in job.pids.items()}
     for pid in job.processes.living():
@@ -149,14 +149,14 @@ def look(job: Running, *, native: bool = True) -> str:
         for tid in sorted(os.listdir(f"/proc/{pid}/task"), key=int)[:12]:
             lines.append(f"   tid {tid} {_thread_words(pid, tid)}")
         if pid in names or "python" in proc.command(pid).split(" ")[0]:
-            # py-spy cannot stop what is stopped already.
+            # py-spy cannot stop a process that is already stopped.
             dump = stacks(pid, native=native and seen.state != "T")
             lines += [line[:120] for line in dump.splitlines()[3:]]
     return "\n".join(lines)
 
 
 def stacks(pid: int, *, native: bool = False) -> str:
-    """`py-spy dump` of one process. Without `native` it is not stopped, so a stopped one is seen too."""
+    """`py-spy dump` of one process. Without `native` the process is not stopped, which works for a stopped one too."""
     options = ["--native"] if native else ["--nonblocking"]
     try:
         done = subprocess.run(
@@ -193,7 +193,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "MAX_JOBS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Shared memory of Open MPI goes with the folder even when mpirun gets no chance to remove it.
+        # The shared memory of Open MPI is removed with the folder, even if mpirun is killed.
         "OMPI_MCA_btl_vader_backing_directory": str(folder / "tmp"),
     }
 
@@ -205,7 +205,7 @@ def _command(case: Case, python: str) -> list[str]:
     if case.launcher == "mpirun":
         return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", count, python, program]
     if case.launcher == "shell":
-        # What a shell starts in the background has no stdin unless told.
+        # A background process of a shell has no stdin by default.
         loop = 'for rank in $STARTED; do RANK=$rank LOCAL_RANK=$rank "$0" "$1" <&0 & done; wait'
         started = " ".join(str(rank) for rank in sorted(case.starts))
         variables = [f"WORLD_SIZE={count}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
@@ -216,7 +216,7 @@ def _command(case: Case, python: str) -> list[str]:
 
 
 def _stdin(kind: str, close: list[int]) -> int:
-    """A stdin that never says anything and never ends; the far end stays open until the job is ended."""
+    """A stdin without input and without end. Its other end stays open until the job is ended."""
     if kind == "null":
         return subprocess.DEVNULL
     ours, theirs = reversed(os.pipe()) if kind == "pipe" else pty.openpty()
@@ -232,7 +232,7 @@ def _start(job: Running, command: list[str], stdin: int = subprocess.DEVNULL) ->
 
 
 def _wait_until(job: Running, what: str, missing: Callable[[], str]) -> None:
-    """Wait until `missing` names nothing any more."""
+    """Wait until `missing` returns an empty value."""
     lacks = ""
 
     def nothing_is_missing() -> bool:
@@ -254,8 +254,8 @@ def _marked(job: Running, names: tuple[str, ...]) -> str:
 
 
 def _settled(job: Running) -> str:
-    """Empty when the ranks stand in the functions that the table names, those that should be gone are gone,
-    those stopped are stopped, and nobody but the busy ones runs any more."""
+    """What is missing until the ranks are in the functions of the table, the gone ones have ended, the stopped ones are
+    stopped, and only the busy ones run."""
     case, pids = job.case, job.pids
     for rank in ranks_of(case.gone):
         if rank in pids and alive(pids[rank]):
@@ -279,16 +279,16 @@ def _settled(job: Running) -> str:
 
 
 def _stands(job: Running, mark: str, function: str) -> bool:
-    """Whether it is in that function, by py-spy; asked until it was, and again when somebody has moved since."""
+    """Whether it is in that function, by py-spy. It is checked until it was, and again if any rank has moved since."""
     if mark not in job.standing and (pid := job.mark(mark)) is not None and function in stacks(pid):
         job.standing.add(mark)
     return mark in job.standing
 
 
 def _moving(pids: list[int]) -> str:
-    """Who of these still does something: uses the CPU, or is on its way to where its main thread will wait.
+    """The processes that still use the CPU, or whose main thread has not reached its wait yet.
 
-    `why` takes a rank that came to its wait before its eyes for one that moves, and looks for longer than we do.
+    `why` regards a rank that reaches its wait during the sampling as moving, and samples for longer than this harness.
     """
     before = {pid: (proc.stat(pid), proc.ran(pid)) for pid in pids}
     time.sleep(STANDS_FOR)

@@ -1,4 +1,4 @@
-"""What /proc says of a process. Everything returns None, or nothing, for a process that is gone."""
+"""Reads /proc. Every function returns None, or an empty value, for a process that has ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def ran(pid: int) -> float:
-    """For how many seconds the main thread has run."""
+    """The CPU seconds of the main thread."""
     try:
         with open(f"/proc/{pid}/task/{pid}/schedstat") as file:
             return int(file.read().split()[0]) / 1e9

@@ -1,7 +1,7 @@
-"""What `why` saw of each job, kept in `tests/data/zoo`: made by a live job, explained in every run.
+"""Recordings of the jobs, in `tests/data/zoo`: made from live jobs, and explained in every run.
 
-A recording is the snapshot that the verdict came from. Nothing of the machine that made it is in it: paths, names and
-addresses are replaced in all of its texts before it is written.
+A recording is the snapshot of which the verdict was made. It contains nothing of the machine that made it: paths,
+names and addresses are replaced in all of its texts before it is written.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .harness import running, why
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "zoo"
-# By job: the files of its folder that the table mentions, and what was in them.
+# By job: the files of its folder that the table mentions, with their content.
 FILES = "files.json"
 
 Rewrite = Callable[[str], str]
 
 
 class RecordingError(Exception):
-    """A recording that cannot be used, and how it is made again."""
+    """A recording cannot be used. The message tells how to make it again."""
 
 
 def path_of(name: str, folder: Path = FOLDER) -> Path:
@@ -45,17 +45,17 @@ def path_of(name: str, folder: Path = FOLDER) -> Path:
 
 
 def job_folder(name: str) -> str:
-    """What the job's folder is called in a recording."""
+    """The name of the job's folder in a recording."""
     return f"/tmp/zoo-{name}"
 
 
 def files_of(name: str, folder: Path = FOLDER) -> dict[str, str]:
-    """What the job had written into the files that the table mentions."""
+    """The content of the files that the table mentions."""
     return _index(folder).get(name, {})
 
 
 def read(name: str, folder: Path = FOLDER) -> Snapshot:
-    """The snapshot of one job, or an error that says how to record it again."""
+    """Return the snapshot of one job; raise RecordingError if it cannot be read."""
     again = f"Record it again: python -m tests.hangs --record {name}"
     path = path_of(name, folder)
     if not path.exists():
@@ -67,13 +67,13 @@ def read(name: str, folder: Path = FOLDER) -> Snapshot:
 
 
 def answer_of(snapshot: Snapshot) -> tuple[int, Answer]:
-    """What `why FILE.brk --json` says of a snapshot: its exit status and its answer."""
+    """Return the exit status and the answer of `why FILE.brk --json`."""
     diagnosis = explain(snapshot)
     return int(diagnosis.verdict is not None), json.loads(to_text(why_json(snapshot, diagnosis)))
 
 
 def check_recording(case: Case, folder: Path = FOLDER) -> None:
-    """Fail unless what `why` says of the recording is what the table expects."""
+    """Fail if the answer of `why` for the recording differs from the table."""
     status, answer = answer_of(read(case.name, folder))
     files = files_of(case.name, folder)
     assert set(files) == set(case.files), f"python -m tests.hangs --record {case.name}: the table mentions other files"
@@ -81,7 +81,7 @@ def check_recording(case: Case, folder: Path = FOLDER) -> None:
 
 
 def record(case: Case, folder: Path = FOLDER) -> int:
-    """Start the job, explain it, and keep what was seen if it is as the table expects. Returns the file's size."""
+    """Start the job, explain it, and write its recording if the answer matches the table. Return the file's size."""
     folder.mkdir(parents=True, exist_ok=True)
     with running(case) as job:
         seen = job.folder / "seen.brk"
@@ -91,7 +91,7 @@ def record(case: Case, folder: Path = FOLDER) -> int:
         snapshot = load(str(seen))
         rewrite = rewriter(snapshot, str(job.folder), job_folder(case.name))
     clean = rewritten(snapshot, rewrite)
-    # Whoever explains it must come to the same answer.
+    # The recording must give the same answer.
     said, expected = answer_of(clean)[1], texts(answer, rewrite)
     assert alike(said, expected), f"{case.name}: not the same\n{told(said)}\n{told(expected)}"
     check(case, status, answer_of(clean)[1], job_folder(case.name), files)
@@ -105,7 +105,7 @@ def record(case: Case, folder: Path = FOLDER) -> int:
 
 
 def rewriter(snapshot: Snapshot, job: str, job_name: str) -> Rewrite:
-    """Takes what is this machine's out of a text: folders, the host's name and addresses, the user's name."""
+    """Return a function that replaces folders, the host's name and addresses, and the user's name in a text."""
     user = getpass.getuser()
     words = {
         job: job_name,
@@ -128,13 +128,13 @@ def rewriter(snapshot: Snapshot, job: str, job_name: str) -> Rewrite:
 
 
 def rewritten(snapshot: Snapshot, rewrite: Rewrite) -> Snapshot:
-    """The same snapshot with all of its texts rewritten."""
+    """Return the snapshot with all of its texts rewritten."""
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot))
     return msgspec.msgpack.decode(msgspec.msgpack.encode(texts(plain, rewrite)), type=Snapshot)
 
 
 def alike(one: Any, two: Any) -> bool:
-    """Whether two answers are the same, word for word, but where a text is cut after so many characters."""
+    """Whether two answers are the same, except where a text is cut at a maximum length."""
     if isinstance(one, str) and isinstance(two, str):
         return one == two or "…" in one + two
     if isinstance(one, dict) and isinstance(two, dict):
@@ -145,7 +145,7 @@ def alike(one: Any, two: Any) -> bool:
 
 
 def texts(value: Any, rewrite: Rewrite) -> Any:
-    """Plain values with all of their texts rewritten."""
+    """Return plain values with all of their texts rewritten."""
     if isinstance(value, str):
         return rewrite(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Jobs of the zoo are started under their real launchers and explained."""
+"""Jobs of the zoo, started under their real launchers and explained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .check import check
 from .expected import BY_NAME, CASES
 from .harness import breakranks, key_of, running, why
 
-# Plain jobs that are explained by what their processes say of themselves: a lock, a queue, a socket, a fork.
+# Plain jobs that are explained by introspection: a lock, a queue, a socket, a fork.
 ON_EVERY_PYTHON = ("lock_held_socket", "queue_producer_ended", "plain_socket", "plain_fork", "healthy_contention")
 
 
@@ -27,7 +27,7 @@ def test_every_kind_and_launcher_has_a_live_job() -> None:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_why_explains_the_job(case: Case) -> None:
-    # GIVEN a job that stands where the table says, or does its work
+    # GIVEN a job in the state of the table
     with running(case) as job:
         # WHEN
         status, answer = undisturbed(lambda: why(job))
@@ -38,7 +38,7 @@ def test_why_explains_the_job(case: Case) -> None:
 
 @on(*OTHERS)
 def test_jobs_of_another_python_are_explained(interpreter: Interpreter) -> None:
-    # GIVEN jobs that another Python runs, all at once: each must have stood for a while
+    # GIVEN jobs that another Python runs, all at once: each must have been blocked for a while
     with ExitStack() as jobs:
         started = [jobs.enter_context(running(BY_NAME[name], interpreter.path)) for name in ON_EVERY_PYTHON]
         for job in started:
@@ -66,7 +66,7 @@ def test_stacks_name_the_owner_of_a_lock_unless_they_stay_outside() -> None:
         assert {one["note"] for one in seen[()]} == {"", "waits for self.lock (Lock), held by refresher"}
         assert {one["note"] for one in seen["--no-inject",]} == {""}
         assert "self.lock" not in json.dumps(outside)
-        # and nothing of ours is left in the rank
+        # and nothing of breakranks is left in the rank
         assert not [name for name in threads_of(job.pids[1]) if "breakranks" in name]
 
 
@@ -80,7 +80,7 @@ def test_two_jobs_are_told_apart() -> None:
         # WHEN
         unasked, said = breakranks("why", "--json")
 
-        # THEN who does not say which one is asked to, and each gets its own answer
+        # THEN `why` without a job asks for one, and each job gets its own answer
         assert unasked == 2
         assert "--job" in said["error"]
         for job in (hung, well):
@@ -94,7 +94,7 @@ def test_nothing_is_left_of_a_job() -> None:
     with pytest.raises(RuntimeError), running(BY_NAME["loader_worker_stopped"]) as job:
         before = job.processes.living()
 
-        # WHEN whoever uses it fails
+        # WHEN the test that uses it fails
         raise RuntimeError
 
     # THEN

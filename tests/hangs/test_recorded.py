@@ -1,4 +1,4 @@
-"""Every recording of the zoo is explained, and judged by the same table as the live jobs."""
+"""Every recording of the zoo is explained, and compared with the same table as the live jobs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from breakranks.snapshot.snapshot_file import load
+from support.values import replace
 
 from .case import Case
 from .expected import BY_NAME, CASES
@@ -35,7 +35,7 @@ from .recordings import (
 )
 
 MOST_BYTES = 40_000
-# What stands for this machine's folders, and what every Linux has.
+# The replacements of this machine's folders, and folders that every Linux has.
 PLACES = ("/checkout", "/opt/python", "/home/user", "/usr", "/lib", "/lib64", "/bin", "/dev", "/proc")
 PATH = re.compile(r"(?<![\w./\]])/[\w.+-]+(?:/[\w.+-]+)*")
 ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
@@ -84,7 +84,7 @@ def is_of_a_machine(text: str, name: str) -> bool:
 
 
 def test_what_is_of_this_machine_is_taken_out_of_every_text() -> None:
-    # GIVEN a recording into which all that is of this machine has come back
+    # GIVEN a recording with folders and names of this machine put back
     folder = "/tmp/zoo-missing_sleep-x1y2"
     words = (folder, str(CHECKOUT), sys.base_prefix, str(Path.home()), socket.gethostname())
     snapshot = read("missing_sleep")

@@ -121,6 +121,11 @@ def check_guarding() -> dict[str, Any]:
     return {"alone": told, "both": both, "own group": inside, "local": refused(lambda: (split * 2).sum(), me())}
 
 
+def prechecked(source: str, names: dict[str, Any]) -> str | None:
+    refused = collective_guard.precheck(source, names, {}, me())
+    return None if refused is None else str(refused)
+
+
 def check_precheck() -> dict[str, Any]:
     ran: list[str] = []
 
@@ -158,8 +163,8 @@ def check_precheck() -> dict[str, Any]:
         "no such (", "ddp.module(x)", "[m(1) for m in [abs]]",
     ]  # fmt: skip
     return {
-        "bad": {source: collective_guard.precheck(source, names, {}, me()) for source in bad},
-        "good": {source: collective_guard.precheck(source, names, {}, me()) for source in good},
+        "bad": {source: prechecked(source, names) for source in bad},
+        "good": {source: prechecked(source, names) for source in good},
         "both": [source for source in bad if collective_guard.precheck(source, names, {}, BOTH)],
         "ran": ran,
     }
@@ -171,7 +176,7 @@ def check_forward_refused() -> dict[str, Any]:
     model = sharded()
     given = torch.ones(2, 4)
     first = refused(lambda: model(given), me())
-    said = collective_guard.precheck("model(given)", {}, {"model": model, "given": given}, me())
+    said = prechecked("model(given)", {"model": model, "given": given})
     losses = train(model, 1)
     second = refused(lambda: model(given), me())
     inner = refused(lambda: model.layers[1](given), me())

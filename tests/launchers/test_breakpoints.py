@@ -266,7 +266,7 @@ def test_collectives_of_fsdp_are_refused_on_a_part_of_the_ranks_and_work_on_all(
 
 
 def test_a_stop_inside_a_forward_says_what_is_whole_there_and_is_left_by_stepping_together(training: Training) -> None:
-    first, _, second = training.inside.partition("ranks 0-3 go on\n")
+    first, _, second = training.inside.partition("ranks 0-3 resume\n")
     assert "inside the forward of FSDP2 module layers.0 (Block)" in first
     assert "The parameters of module 'layers.0' are gathered" in first
     assert "[0-3] torch.Size([8, 8])" in first
@@ -277,7 +277,7 @@ def test_a_stop_inside_a_forward_says_what_is_whole_there_and_is_left_by_steppin
 
 
 def test_a_stop_inside_a_forward_says_how_to_leave_it(training: Training) -> None:
-    assert "To cross the next all-gather all ranks must step" in training.inside
+    assert "To pass the next all-gather, step all ranks" in training.inside
 
 
 def test_training_that_was_stopped_ends_at_the_same_bits(training: Training) -> None:
@@ -342,7 +342,7 @@ def going(*said: Record) -> RankSet:
     """The ranks that a `go` has let go; one that takes long is said to go on later."""
     found = RankSet()
     for one in said:
-        told = re.match(r"ranks? (\S+) (?:goes on|go on|is busy|are busy)", one["notice"])
+        told = re.match(r"ranks? (\S+) (?:resumes|resume|is busy|are busy)", one["notice"])
         assert told, one
         found |= RankSet.parse(told[1])
     return found
@@ -366,8 +366,8 @@ def stop_three_times(job: Job, ranks: int) -> None:
     job.all_stop(*everyone)
     loss, c, others, *more = job.console("p loss", "c", "p loss", "go")
     (again,) = (one for one in more if "answers" in one)  # where one takes long, that is said before it
-    assert (texts(loss), c["notice"], texts(again)) == ({"0": "0.5"}, "rank 0 goes on", {"0": "1.0"})
-    assert re.match(r"ranks? [1-9,-]+ go(es)? on too", others["notice"])
+    assert (texts(loss), c["notice"], texts(again)) == ({"0": "0.5"}, "rank 0 resumes", {"0": "1.0"})
+    assert re.match(r"ranks? [1-9,-]+ resumes?, held until now", others["notice"])
     job.ends()
     assert job.said("TOTAL") == {str(rank): [f"{3.0 + 6 * rank}"] for rank in everyone}
 
@@ -378,7 +378,7 @@ def test_plain_processes(job: Job) -> None:
     wait_for("rank 0 says where it is", lambda: told in job.output)  # before a console is there
     stop_three_times(job, 4)
     # To the same place as rank 0. Only where that takes long they say that it has not come.
-    held = [line for line in job.output.splitlines() if "is held" in line and "not come to this line" not in line]
+    held = [line for line in job.output.splitlines() if "is held" in line and "not reached this line" not in line]
     assert held == []
     assert os.listdir(job.agents) in ([], ["print.lock"])
 
@@ -495,7 +495,7 @@ def test_torchrun_that_shows_another_rank_says_there_where_to_go(job: Job) -> No
     need("torch")
     job.torchrun(2, "--local-ranks-filter=1", "--redirects=0:3", PLAIN, "late", "0")
     # If that takes rank 0 longer than a few seconds, it also says that nobody has come there.
-    told = r"breakranks: rank 1 is held at .* for rank 0\b.*; get to it with: breakranks console"
+    told = r"breakranks: rank 1 is held at .* for rank 0\b.*; connect with: breakranks console"
     job.all_pass("there", 1)
     job.give_word("come")
     wait_for("rank 1 says where to go", lambda: re.search(told, job.output))
@@ -524,7 +524,7 @@ def test_conditions(job: Job) -> None:
     assert job.ask("p number, rank()", "c", "p number, rank()", "go") == [{"1": "(2, 1)"}, {"1": "(3, 1)"}]
     job.ends()
     assert job.said("TOTAL") == {"0": ["10"], "1": ["10"]}
-    for complaint in ("raised ZeroDivisionError", "there is no rank 9", "ranks='one' is not understood"):
+    for complaint in ("raised ZeroDivisionError", "this job has no rank 9", "ranks='one' is not a set of ranks"):
         assert job.output.count(complaint) == 2  # of each rank once, however often it comes by
 
 

@@ -54,7 +54,7 @@ def check(found: Found, name: str) -> list[dict[str, Any]]:
 
 def test_ranks_may_be_late_while_timeouts_are_extended(found: Found) -> None:
     for result in check(found, "timeouts"):
-        assert result["notes"] == ["Gloo's send and receive keep their timeouts, the shortest of 3 s."]
+        assert result["notes"] == ["Gloo's send and receive keep their timeouts; the shortest is 3 s."]
         assert result["extended"] is True
         assert [result[what] for what in ("collective", "making", "store")] == ["fine"] * 3
 
@@ -70,7 +70,7 @@ def test_timeouts_are_as_before_once_restored(found: Found) -> None:
 def test_the_checks_of_detail_keep_their_timeout_and_that_is_said(found: Found) -> None:
     kept = (
         "Gloo's send and receive, and the check of TORCH_DISTRIBUTED_DEBUG=DETAIL before each collective keep their "
-        "timeouts, the shortest of 3 s."
+        "timeouts; the shortest is 3 s."
     )
     for result in check(found, "detail"):
         assert result["kind"] == "_ProcessGroupWrapper"
@@ -184,7 +184,7 @@ def test_tensors() -> None:
     assert figures(torch.nn.Parameter(torch.ones(2)), "type", "shape", "device") == ["Parameter", [2], "cpu"]
     freed = torch.ones(10)
     freed.untyped_storage().resize_(0)
-    assert "given back" in note(freed)
+    assert "memory is freed" in note(freed)
     assert "meta" in note(torch.ones(2, device="meta"))
     assert "sparse" in note(torch.eye(2).to_sparse())
     assert "objects" in note(numpy.array([None]))

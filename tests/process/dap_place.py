@@ -130,8 +130,9 @@ session = DebugSession()
 session.scan()
 assert session.wait(lambda: len(session.ranks) == 2, 90)
 try:
-    assert dap.wanted(args)
-    sys.exit(dap.serve(session, session.ranks, args))
+    options = dap.options_of(args)
+    assert options is not None
+    sys.exit(dap.serve(session, session.ranks, options))
 except BreakranksError as error:
     sys.exit(f"{error.message}|{error.help}")
 finally:

@@ -76,11 +76,11 @@ def test_a_rank_that_is_blocked_is_inspected_and_stops_when_it_comes_back(place:
         "!more = len(str(secret))": "",
         "p nothing": "*** NameError: name 'nothing' is not defined",
         "p 1/0": "*** ZeroDivisionError: division by zero",
-        "r": "*** it is not stopped, so it cannot be stepped: `interrupt` stops it, once it is in Python",
+        "r": "*** the rank is not stopped, so it cannot be stepped; `interrupt` stops it at its next line",
     }
     shown = attach(place, target, *asked, "locals", "threads", "l", status=1)  # two answers were errors
     found = answers(shown)
-    assert found[""] == f"rank 0 is inspected, blocked: {at(mode, mode)}"
+    assert found[""] == f"rank 0: blocked at {at(mode, mode)} (inspect only)"
     assert "[0 inspected] > w" in shown
     assert {command: found[command] for command in asked} == asked
     assert "secret = " in found["locals"]
@@ -95,9 +95,9 @@ def test_a_rank_that_is_blocked_is_inspected_and_stops_when_it_comes_back(place:
             target.wake()
     assert process.wait(DEADLINE) == 0, shown
     found = answers(shown)
-    assert found["interrupt"].endswith("it stops when it comes back to Python"), shown
+    assert found["interrupt"].endswith("it stops when it returns to Python"), shown
     assert "rank 0 stopped, " in found[wait] and "[0] > n" in shown, shown
-    assert found["go"] == "rank 0 goes on"
+    assert found["go"] == "rank 0 resumes"
     target.left()
     assert target.ends() == target.untouched()
 
@@ -144,7 +144,7 @@ def stopped_stepped_and_let_go(place: Place, mode: str) -> None:
     assert found["whatis MODE"] == "<class 'str'>"
     assert re.match(r"> .+\(\d+\)\w+\(\)", found["n"].removeprefix("--Return--\n"))
     assert "(stopped)" in found["threads"]
-    assert found["go"] == "rank 0 goes on"
+    assert found["go"] == "rank 0 resumes"
     target.left()
     wait_for("it to go on", lambda: target.state in "RS")
     assert target.ends() == target.untouched()
@@ -166,7 +166,7 @@ def test_a_rank_that_runs_is_looked_at_without_a_stop(place: Place) -> None:
     target = Target(place, "busy")
     # It runs: it may be elsewhere when it is asked, which is said.
     shown = without_waits(attach(place, target, "p MODE", "w", options=["--no-stop"]))
-    found = r"rank 0 is inspected, running: .+:\d+ in \w+\n\[0 inspected\] > p MODE\n'busy'"
+    found = r"rank 0: running at .+:\d+ in \w+ \(inspect only\)\n\[0 inspected\] > p MODE\n'busy'"
     assert re.match(found, shown), shown
     target.left()
     target.ends()
@@ -186,9 +186,9 @@ def test_another_thread_than_the_main_one(place: Place) -> None:
     commands = ("p name", "thread two words", "p name", "thread nobody", "thread", "p MODE", "thread spinner", "p seed")
     shown = attach(place, target, *commands, options=["--thread", "waiter", "--no-stop"], status=1)
     lines = [line for line in shown.splitlines() if not line.startswith("[")]
-    assert "rank 0 is inspected, blocked" in shown
+    assert "rank 0: blocked at" in shown
     assert [line.split()[0] for line in lines if re.match("'|3", line)] == ["'x'", "'y'", "'threads'", "3"], shown
-    assert "there is no thread 'nobody' in Python here; there is: " in shown
+    assert "no thread 'nobody' runs Python here; threads: " in shown
     said = run(place, words_of(target, ["w"], ["--thread", "nobody"]), 2).stderr
     assert "nobody" in said
     target.left()
@@ -316,14 +316,14 @@ def test_a_person_at_the_prompt(place: Place) -> None:
     target = Target(place, "lock")
     terminal = place.terminal([BREAKRANKS, "attach", target.name])
     opening = terminal.prompt()
-    assert opening == f"rank 0 is inspected, blocked: {at('lock', 'lock')}\n"
+    assert opening == f"rank 0: blocked at {at('lock', 'lock')} (inspect only)\n"
     assert terminal.at == "[0 inspected] > "
     assert terminal.ask("p secret") == "{'lock': 2}"
     assert terminal.ask("up").startswith(f"> {PROGRAM}(")
     assert terminal.ask("down") == pdb_at("lock", "lock")
-    assert terminal.ask("n").startswith("*** it is not stopped")
-    assert terminal.ask("go") == "nobody is held"
-    assert terminal.ask("interrupt").endswith("it stops when it comes back to Python")
+    assert terminal.ask("n").startswith("*** the rank is not stopped")
+    assert terminal.ask("go") == "no rank is held"
+    assert terminal.ask("interrupt").endswith("it stops when it returns to Python")
     assert terminal.at == "[0 inspected] > "
     target.wake()
     terminal.expect(f"rank 0 stopped, {at('awake-lock', 'lock')}\n")
@@ -346,14 +346,14 @@ def test_a_person_leaves_a_busy_program(place: Place) -> None:
     assert terminal.ask("p 1 + 1") == "2"
     terminal.keys(f"p 12{CTRL_C}")
     terminal.prompt()
-    assert terminal.ask("go") == "rank 0 goes on"
+    assert terminal.ask("go") == "rank 0 resumes"
     assert terminal.at == "[0 inspected] > "
     assert terminal.ask("p MODE") == "'busy'"
     assert "rank 0 stopped, " in terminal.ask("interrupt")
     assert terminal.at == "[0] > "
     terminal.keys("q\r")
     assert terminal.ends() == 0
-    assert "the job runs on" in terminal.rest()
+    assert "the job keeps running" in terminal.rest()
     target.left()
     assert target.ends() == target.untouched()
 
@@ -364,15 +364,15 @@ def test_ranks_of_one_job_are_named_together(place: Place) -> None:
     pids = ",".join(str(target.pid) for target in targets)
     terminal = place.terminal([BREAKRANKS, "attach", f"pid:{pids}"])
     opening = terminal.prompt()
-    assert f"rank 1 is inspected, blocked: {at('lock', 'lock')}" in opening and "stopped, " in opening
+    assert f"rank 1: blocked at {at('lock', 'lock')} (inspect only)" in opening and "stopped, " in opening
     assert terminal.at == "[0-2; 1 inspected] > "
     assert terminal.ask("p MODE") == "[0,2]  'busy'\n[1]    'lock'"
-    assert terminal.ask("go 0") == "rank 0 goes on"
+    assert terminal.ask("go 0") == "rank 0 resumes"
     assert terminal.at == "[0-2; 0-1 inspected] > "
     assert terminal.ask("focus 2") == ""
     assert terminal.at == "[2] > "
     assert terminal.ask("n").removeprefix("--Return--\n").count("\n") == 1
-    assert terminal.ask("go") == "rank 2 goes on"
+    assert terminal.ask("go") == "rank 2 resumes"
     assert terminal.at == "[2 inspected] > "
     terminal.ask("focus all")
     assert terminal.at == "[0-2 inspected] > "

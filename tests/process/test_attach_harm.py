@@ -229,7 +229,7 @@ def test_a_container(place: Place) -> None:
     pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
     for _ in range(2):
         shown = attach(place, f"pid:{pid}", "p MODE", "n", "go")
-        assert answers(shown)["p MODE"].startswith("'busy'") and "rank 0 goes on" in shown
+        assert answers(shown)["p MODE"].startswith("'busy'") and "rank 0 resumes" in shown
     wait_for("our threads to have gone", lambda: len(os.listdir(f"/proc/{pid}/task")) == 1)
     (inside / "end").touch()
     out, err = process.communicate(timeout=DEADLINE)
@@ -273,7 +273,7 @@ def test_an_expression_that_blocks_for_ever(place: Place, stopped: bool, blocks:
     target = Target(place, "busy")
     options = ["--timeout", "2", *([] if stopped else ["--no-stop"])]
     shown = attach(place, target, f"p {blocks}", options=options, status=1)
-    assert "rank 0 is not back yet" in shown, shown
+    assert "rank 0 has not answered yet" in shown, shown
     if stopped or "Event" not in blocks:
         wait_for("it to go on", lambda: state_of(target.pid) in "RS")
     assert target.ends() == target.untouched()

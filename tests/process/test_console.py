@@ -175,7 +175,7 @@ def test_each_c_shows_the_next_stop(place: Place) -> None:
         wait_for("both ranks", lambda i=i: console.ask("p i") == f"[0-1] {i}")  # type: ignore[misc]
         if i < 29:
             shown = console.ask("c")
-            assert shown.startswith("ranks 0-1 go on\n") and stop in shown
+            assert shown.startswith("ranks 0-1 resume\n") and stop in shown
     console.keys("c\r")
     assert console.ends() == 0
     job.ends()
@@ -238,7 +238,7 @@ def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place
         ("rank 3,8-9 w", "ranks 8-9 are not here. The job has 4 ranks. Here: 0-3."),
         ("go 12", "rank 12 is not here. The job has 4 ranks. Here: 0-3."),
         ("focus x", "'x' is not a rank set. Write ranks folded: 3, 0-7, 0,4-6, or 0-31/8 for every eighth."),
-        ("all", "there is no command for them. For example: all p loss, rank 3 w"),
+        ("all", "the command is missing. For example: all p loss, rank 3 w"),
         ("interrupt", "rank 0 is stopped already"),
     )
     assert console.at == "[0] > "
@@ -248,7 +248,7 @@ def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place
         ("n", pdb_at("after", "step")),
         ("ranks", f"0    prompt  {at('after', 'step')}\n1-3  held    {where}"),
     )
-    assert console.ask("go 1-2").startswith("ranks 1-2 go on")  # and, when they were quick: have ended
+    assert console.ask("go 1-2").startswith("ranks 1-2 resume")  # and, when they were quick: have ended
     left = f"0    prompt    {at('after', 'step')}\n3    held      {where}\n{ABSENT}"
     wait_for("both to have ended", lambda: console.ask("ranks").endswith(left))
     assert job.result(1) and job.result(2)
@@ -303,8 +303,8 @@ def spinning(place: Place) -> tuple[Job, Terminal]:
     console = place.console()
     assert console.at == "[0-2] > "
     console.keys("c\r")
-    shown = console.expect("running; Ctrl-C gives the prompt back\n")
-    assert without_waits(shown) == "c\nranks 0-2 go on\n"
+    shown = console.expect("running; Ctrl-C returns to the prompt\n")
+    assert without_waits(shown) == "c\nranks 0-2 resume\n"
     for rank, waits in ((0, SLEEPS), (1, "pipe"), (2, SLEEPS)):
         wchan = Path(f"/proc/{job.ranks[rank].pid}/wchan")
         wait_for(f"rank {rank} in C", lambda wchan=wchan, waits=waits: re.search(waits, wchan.read_text()))  # type: ignore[misc]
@@ -330,7 +330,7 @@ def test_a_rank_in_a_loop_is_stopped_and_one_in_c_when_it_comes_back(place: Plac
     assert re.fullmatch(rf"rank 2 is held, {PROGRAM}:\d+ in spin", console.ask("hold 2"))
     assert console.at == "[0] > "
     assert console.ask("interrupt 1") == (
-        f"rank 1 is in blocked, console_program.py:{line_of('blocked')}; it stops when it comes back to Python"
+        f"rank 1 is in blocked, console_program.py:{line_of('blocked')}; it stops when it returns to Python"
     )
     table = console.ask("ranks").splitlines()
     assert [line.split()[:2] for line in table] == [["0", "prompt"], ["1", "blocked"], ["2", "held"]]
@@ -343,7 +343,7 @@ def test_a_rank_in_a_loop_is_stopped_and_one_in_c_when_it_comes_back(place: Plac
     console.expect(f"rank 1 stopped, {at('awake', 'blocked')}\n  -> {source_of('awake')}\n")
     console.prompt()
     assert console.at == "[0-1] > "
-    answers(console, ("go", "ranks 0-2 go on"))
+    answers(console, ("go", "ranks 0-2 resume"))
     assert console.at == "[0-2 running] > "
     (place.folder / "end").touch()
     stops = f"{at('behind', 'spin')}\n  -> {source_of('behind')}\n"
@@ -360,7 +360,7 @@ def test_why_and_stacks_from_inside(place: Place) -> None:
     stacks = console.ask("stacks 1")
     assert f"{PROGRAM}:{line_of('stop')}" in stacks and "[1]" in stacks and "[0-1]" not in stacks
     why = console.ask("why")
-    assert re.search(r"rank 0 (\(pid \d+\) )?waits at a prompt of breakranks, in step, console_program.py:", why)
+    assert re.search(r"rank 0 (\(pid \d+\) )?waits at a breakranks prompt, in step, console_program.py:", why)
     console.keys("c\r")
     assert console.ends() == 0
     job.ends()
@@ -456,11 +456,11 @@ def test_lines_of_an_earlier_console_are_in_the_history(place: Place) -> None:
     job = place.job(2, "everyone", "1")
     job.stopped()
     first, second = place.console(), place.console()
-    assert second.opening.endswith("1 other console is here: ranks stay until all have left\n")
+    assert second.opening.endswith("1 other console is connected: ranks stay stopped until all have left\n")
     first.ask("p 'unique' + str(41)")
     first.keys("q\r")
     assert first.ends() == 0
-    assert "the job runs on" in first.rest()
+    assert "the job keeps running" in first.rest()
     second.keys("q\r")
     assert second.ends() == 0
     job.ends()
@@ -554,7 +554,7 @@ def test_a_console_opens_in_the_terminal_of_the_job(place: Place) -> None:
     assert "***" not in terminal.seen
     assert terminal.seen.count("[0-1] 3\n") == 1  # Ctrl-C is no Enter, which would do it again
     terminal.keys("c\r")
-    terminal.expect("ranks 0-1 go on\n")
+    terminal.expect("ranks 0-1 resume\n")
     wait_for("the terminal to be as it was", lambda: terminal.modes == terminal.before)
     assert not PROMPT.search(terminal.rest())
     assert terminal.process.poll() is None
@@ -584,7 +584,7 @@ def test_the_opened_console_is_left_with_q(place: Place) -> None:
     terminal = opened(place, "steps", "3")
     terminal.keys("q\r")
     assert terminal.ends() == 0
-    assert "the job runs on\n" in terminal.seen
+    assert "the job keeps running\n" in terminal.seen
     wait_for("the terminal to be as it was", lambda: terminal.modes == terminal.before)
 
 
@@ -592,7 +592,7 @@ def test_ctrl_c_ends_the_job_when_the_terminal_is_its_own_again(place: Place) ->
     """Between the stops Ctrl-C is what it always was: it ends the job."""
     terminal = opened(place, "spin")
     terminal.keys("c\r")
-    terminal.expect("ranks 0-1 go on\n")
+    terminal.expect("ranks 0-1 resume\n")
     wait_for("the terminal to be as it was", lambda: terminal.modes == terminal.before)
     pids = place.agents().values()
     wait_for("the console to have ended", lambda: not _has_console(place))
@@ -611,7 +611,7 @@ def _has_console(place: Place) -> bool:
 def test_no_console_opens_where_it_is_not_wanted(place: Place) -> None:
     terminal = place.terminal([sys.executable, str(PROGRAM), "launch", "2", "steps", "1"], {"BREAKRANKS_CONSOLE": "0"})
     terminal.expect(
-        f"breakranks: rank 0 stopped at console_program.py:{line_of('stop')} in step; get to it with: "
+        f"breakranks: rank 0 stopped at console_program.py:{line_of('stop')} in step; connect with: "
         "breakranks console\n"
     )
     wait_for("two stopped ranks", lambda: len(place.agents()) == 2)
@@ -645,14 +645,16 @@ def test_conditions_and_counts_are_per_call_in_the_code(place: Place) -> None:
     assert said.count("breakranks: the condition at ") == 1
     assert (
         f"the condition at process/console_program.py:{line_of('raises')} raised NameError: name 'unknown' is not "
-        "defined; it does not stop there\n"
+        "defined; the rank does not stop there\n"
     ) in said
-    assert said.count("there is no rank 99 in this job of 1 (ranks=99)\n") == 1
-    assert said.count("ranks='junk' is not understood") == 1
+    assert said.count("this job has no rank 99; its ranks are 0 (ranks=99)\n") == 1
+    assert said.count("ranks='junk' is not a set of ranks") == 1
     assert "write 3, '0-3,7', [0, 1] or 'all'" in said
 
 
-@pytest.mark.parametrize(("value", "said"), [("junk", "ranks='junk' is not understood"), ("99", "there is no rank 99")])
+@pytest.mark.parametrize(
+    ("value", "said"), [("junk", "ranks='junk' is not a set of ranks"), ("99", "this job has no rank 99")]
+)
 def test_ranks_in_the_environment_that_are_none(place: Place, value: str, said: str) -> None:
     job = place.job(2, "chosen", env={"BREAKRANKS_RANKS": value})
     job.ends()
@@ -754,7 +756,7 @@ def test_a_script_in_json_and_from_a_file(place: Place) -> None:
     assert [one["ranks"] for one in found[1]["answers"]] == ["0", "1"]
     assert [one["state"] for one in found[2]["ranks"]] == ["stopped", "stopped"]
     assert found[4]["focus"] == "0-1"
-    assert found[5]["notice"] == "ranks 0-1 go on"
+    assert found[5]["notice"] == "ranks 0-1 resume"
     job.ends()
 
 
@@ -763,15 +765,15 @@ def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
     binary = place.folder / "binary"
     binary.write_bytes(bytes(range(256)) * 10)
     for options, said, remedy in (
-        (["--batch", "missing.txt"], "cannot read missing.txt", "a command a line"),
-        (["--batch", str(binary)], f"cannot read {binary}", "a command a line"),
-        (["--batch", str(place.folder)], f"cannot read {place.folder}", "a command a line"),
+        (["--batch", "missing.txt"], "cannot read missing.txt", "one command per line"),
+        (["--batch", str(binary)], f"cannot read {binary}", "one command per line"),
+        (["--batch", str(place.folder)], f"cannot read {place.folder}", "one command per line"),
         (["--batch", "x", "-c", "w"], "-c and --batch together", "Put the commands into the file"),
         (["--timeout", "-1", "-c", "w"], "--timeout must be a positive number", "--timeout 60"),
-        (["--wait", "0", "-c", "w"], "no rank here has come to a breakpoint", "Put breakranks.breakpoint() where"),
-        (["--wait", "0", "--job", "x", "-c", "w"], "no rank of job 'x' has come to", "Put breakranks.breakpoint()"),
-        (["--wait", "0", f"pid:{os.getpid()}", "-c", "w"], "no rank here has come to a", "Put breakranks.breakpoint()"),
-        ([str(binary), "-c", "w"], "a console needs a job that runs", "Leave the target out"),
+        (["--wait", "0", "-c", "w"], "no rank here has reached a breakpoint", "Put breakranks.breakpoint() where"),
+        (["--wait", "0", "--job", "x", "-c", "w"], "no rank of job 'x' has reached", "Put breakranks.breakpoint()"),
+        (["--wait", "0", f"pid:{os.getpid()}", "-c", "w"], "no rank here has reached a", "Put breakranks.breakpoint()"),
+        ([str(binary), "-c", "w"], "a console needs a job that runs", "Omit the target"),
     ):
         done = place.batch(options=options)
         assert (options, done.returncode) == (options, 2), done.stderr
@@ -779,7 +781,7 @@ def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
         assert "Traceback" not in done.stderr
     nobody = place.terminal([BREAKRANKS, "console"])
     assert nobody.ends() == 2
-    assert "no rank here has come to a breakpoint" in nobody.rest()
+    assert "no rank here has reached a breakpoint" in nobody.rest()
 
 
 # ---- printing

@@ -88,7 +88,7 @@ def test_a_frame_by_its_function_or_number(place: Place) -> None:
     assert "in <module>" in ask(place, target, "--frame", "1", "1")
     assert "in <module>" in ask(place, target, "--frame", "<module>", "MODE")
     said = ask(place, target, "--frame", "nowhere", "1", status=1)
-    assert "no frame of 'nowhere' is on its stack; there is: lock, <module>" in said
+    assert "no function 'nowhere' is on its stack; functions: lock, <module>" in said
     said = ask(place, target, "--frame", "99", "1", status=1)
     assert "there is no frame 99: the stack has 2, 0 is the innermost" in said
 
@@ -114,7 +114,7 @@ def test_a_thread_by_its_name(place: Place) -> None:
     (one,) = ask_json(place, target, "--thread", str(target.pid), "first > 0")
     assert (one["value"], one["thread"]) == ("True", f"MainThread ({target.pid})")
     said = ask(place, target, "--thread", "nobody", "1", status=1)
-    assert "no thread 'nobody' runs Python there; there is: " in said and "spinner" in said
+    assert "no thread 'nobody' runs Python there; threads: " in said and "spinner" in said
 
 
 def test_values_of_any_kind(place: Place) -> None:

@@ -185,7 +185,7 @@ def test_a_host_logs_what_it_does(job: Job) -> None:
     here = [message for _, host, room, message in told if (host, room) == ("", "hosts")]
     for wanted in (
         r'started argv="env API_TOKEN=\*\*\* BREAKRANKS_TEST=here sh -c \(agent\)" child=\d+ hosts=1',
-        r"host is there host=here python=\S+ user=\S+ agent=\d+ shipped=(True|False) ms=[\d.]+",
+        r"host connected host=here python=\S+ user=\S+ agent=\d+ shipped=(True|False) ms=[\d.]+",
         r"asked to=\S+ request=FindJobs id=\d+ bytes=\d+",
         r"host answered host=here answer=JobsFound id=\d+ bytes=\d+ ms=[\d.]+",
         r"host answered host=here answer=SampleTaken id=\d+ bytes=\d+ ms=[\d.]+",
@@ -220,10 +220,9 @@ def test_a_host_that_is_lost_is_told_with_the_reason(job: Job) -> None:
 
 
 OLD_AGENT = """
-import functools, operator, re, sys, typing
-from breakranks.hosts import host_messages as messages
-known = [one for one in typing.get_args(messages.Request) if one is not messages.SendLog]
-messages.Request = functools.reduce(operator.or_, known)
+import re, sys
+from breakranks.hosts.host_messages import REQUESTS
+del REQUESTS["send-log"]
 from breakranks.hosts.host_agent import serve
 serve(0, 1, nonce=re.search("@br1 ([0-9a-f]{16}) ", " ".join(sys.argv))[1])
 """
@@ -245,9 +244,9 @@ def test_code_that_is_sent_is_told(job: Job) -> None:
     """GIVEN a host whose Python has no breakranks THEN it is told what was sent."""
     done = job.stacks("exec:env -u PYTHONPATH X={host}@here", "--deadline=60", "-v", "--python", "/usr/bin/python3")
     told = [one[-1] for one in lines_of(done.stderr)]
-    assert any(re.match(r"host lacks our code host=here have=\S* python=3", message) for message in told), told
+    assert any(re.match(r"host lacks code host=here have=\S* python=3", message) for message in told), told
     assert any(re.match(r"code sent host=here bytes=\d{5,}", message) for message in told), told
-    assert any(re.match(r"host is there host=here .* shipped=True", message) for message in told), told
+    assert any(re.match(r"host connected host=here .* shipped=True", message) for message in told), told
 
 
 def test_without_a_log_logging_is_not_imported() -> None:

@@ -1,4 +1,4 @@
-"""Looking at real processes from outside: states, calls, deadlines, locks, sockets, the watchdog."""
+"""Inspecting real processes from outside: states, calls, deadlines, locks, sockets, the watchdog."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from breakranks.observe import (
     safe_locals,
 )
 from breakranks.observe.pyspy_run import PySpyRun
-from breakranks.observe.watchdog import Watchdog
+from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.snapshot.model import Thread
 from support.processes import Processes
 from support.stalls import undisturbed
@@ -169,7 +169,7 @@ def test_a_sweep_reads_every_process_and_says_what_it_could_not(interpreter: Int
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make a namespace")
-@on(*(one for one in EVERY if one.version >= (3, 11)))  # before, py-spy has no numbers of threads in a container
+@on(*(one for one in EVERY if one.version >= (3, 11)))  # before, py-spy reports no thread ids in a container
 def test_threads_in_a_container_have_our_numbers(interpreter: Interpreter) -> None:
     code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); print(1); time.sleep(600)"
     words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", interpreter.path, "-u", "-c", code]
@@ -197,7 +197,7 @@ def test_only_allowed_locals_leave_the_process(interpreter: Interpreter) -> None
 
 
 def test_the_mark_of_a_frames_values_cannot_be_guessed_back() -> None:
-    """GIVEN the same values in two runs of ours THEN their marks differ: there is a key that nobody has."""
+    """GIVEN the same values in two runs of breakranks THEN their marks differ: each run has a secret key."""
     code = "from breakranks.observe.safe_locals import progress; print(progress(['1234']))"
     marks = {subprocess.check_output([sys.executable, "-c", code]) for _ in range(3)}
     assert len(marks) == 3
@@ -231,7 +231,7 @@ def test_native_frames_lie_below_the_python_frame(interpreter: Interpreter) -> N
 
 
 def test_a_native_worker_that_gets_stuck_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A target that is stopped by another tracer never answers; the sweep still ends, and says so."""
+    """A target that another tracer has stopped never answers. The sweep still ends, and reports it."""
     with (
         python("import time; print('x'); time.sleep(500)") as one,
         python("import time; print('x'); time.sleep(500)") as two,
@@ -247,11 +247,11 @@ def test_a_native_worker_that_gets_stuck_is_given_up(monkeypatch: pytest.MonkeyP
 
 
 def test_the_watchdog_continues_what_a_killed_inspector_left_stopped() -> None:
-    """GIVEN a process that we guard WHEN we die with -9 while it is stopped THEN it runs again."""
+    """GIVEN a guarded process WHEN the inspector is killed while the process is stopped THEN it continues."""
     with python("import time; print('x'); time.sleep(500)") as target:
         inspector = (
             "import os, signal, sys, time\n"
-            "from breakranks.observe.watchdog import Watchdog\n"
+            "from breakranks.observe.sigcont_guard import Watchdog\n"
             "dog = Watchdog(); dog.guard(int(sys.argv[1]))\n"
             "os.kill(int(sys.argv[1]), signal.SIGSTOP)\n"
             "print('x', flush=True); time.sleep(500)\n"
@@ -297,7 +297,7 @@ def innermost(found: pyspy_parse.PythonStacks) -> str:
 
 
 def test_another_tool_that_looks_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a process that strace traces WHEN strace leaves just after we were refused THEN we see the stack."""
+    """GIVEN a process traced by strace WHEN strace detaches just after tracing was denied THEN the stack is read."""
     for_now = permissions.for_now
     with python(WAITS) as target, Processes() as others:
         for _ in range(5):
@@ -312,7 +312,7 @@ def test_another_tool_that_looks_for_a_moment_is_waited_for(monkeypatch: pytest.
 
             monkeypatch.setattr(permissions, "for_now", refused)
             assert innermost(pyspy_parse.sweep([target.pid])[target.pid]) == "wait_here"
-            assert tracer.poll() is not None, "we were not refused"
+            assert tracer.poll() is not None, "tracing was not denied"
 
 
 def test_two_who_look_at_once_both_see() -> None:
@@ -332,13 +332,13 @@ def test_two_who_look_at_once_both_see() -> None:
 
 
 def inspectors() -> list[int]:
-    """Our children that are py-spy."""
+    """The children of this process that run py-spy."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "py-spy"]
 
 
 def test_a_look_that_is_given_up_leaves_nothing_behind() -> None:
-    """GIVEN more processes than CPUs WHEN whoever asked leaves after the first answer THEN no py-spy is left."""
+    """GIVEN more processes than CPUs WHEN the caller stops after the first answer THEN no py-spy is left."""
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(python(WAITS)).pid for _ in range((os.cpu_count() or 2) + 3)]
         answers = PySpyRun(targets).answers()

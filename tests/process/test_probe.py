@@ -149,11 +149,11 @@ def test_a_probe_that_nobody_meets(job: Job) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("loop.py:9999",), "line 9999 of loop.py has no code; the nearest that have:"),
+        (("loop.py:9999",), "line 9999 of loop.py has no code; nearest lines with code:"),
         (("nosuch.py:3",), "no file nosuch.py is loaded"),
-        (("loop.py",), "'loop.py' is no place"),
-        ((f"loop.py:{RETURN}", "--when", "i ="), "'i =' is no expression"),
-        ((f"loop.py:{RETURN}", "--times", "0"), "--times 0 is no number of hits"),
+        (("loop.py",), "'loop.py' is not a line"),
+        ((f"loop.py:{RETURN}", "--when", "i ="), "'i =' is not an expression"),
+        ((f"loop.py:{RETURN}", "--times", "0"), "--times 0 is out of range"),
         ((f"loop.py:{RETURN}", "--ranks", "7"), "rank 7 is not in this job"),
     ],
 )
@@ -203,8 +203,8 @@ def test_an_exception_is_caught_where_it_is_raised(job: Job) -> None:
 @on_every_python
 def test_a_watched_value_stops_where_it_has_changed(job: Job) -> None:
     shown = job.attach(f"tbreak loop.py:{RETURN}", "wait 90", "u", "watch i", "c", "wait 90", "unwatch 2", "go")
-    assert "[0-1] Watch 2: i, now" in shown or "Watch 2: i, now" in shown
-    changes = re.findall(r"in train \(watch 2: i: (\d+) → (\d+)\)", shown)
+    assert "[0-1] Watchpoint 2: i, now" in shown or "Watchpoint 2: i, now" in shown
+    changes = re.findall(r"in train \(watchpoint 2: i: (\d+) → (\d+)\)", shown)
     assert changes and all(int(after) == int(before) + 1 for before, after in changes)
     job.ends()
 
@@ -212,10 +212,10 @@ def test_a_watched_value_stops_where_it_has_changed(job: Job) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("b loop.py:9999", "*** line 9999 of loop.py has no code; the nearest that have:"),
+        ("b loop.py:9999", "*** line 9999 of loop.py has no code; nearest lines with code:"),
         ("b nosuch.py:3", "*** no file nosuch.py is loaded in this process"),
         ("watch i =", "***"),
-        ("n", "*** it is not stopped, so it cannot be stepped"),
+        ("n", "*** the rank is not stopped, so it cannot be stepped"),
     ],
 )
 def test_what_cannot_be_armed_is_said(job: Job, line: str, said: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakranks.console.debug_session import DebugSession
+from breakranks.rank_messages import InterruptRequest
 from breakranks.rankset import RankSet
 from support.processes import Processes
 from support.targets import SOURCE, Interpreter, on_every_python
@@ -36,14 +37,14 @@ class Job:
         pending = self.session.start(line, ONLY)
         if interrupt:
             assert self.session.wait(self.evaluates, DEADLINE)
-            self.session.ask({"do": "interrupt"}, ONLY)
+            self.session.ask(InterruptRequest(), ONLY)
         assert self.session.wait(lambda: not pending.awaited, DEADLINE), f"{line} is not answered"
         return pending.answers[0].text
 
     def evaluates(self) -> bool:
         """Whether it is at what it was asked for, and at the heart of it."""
-        where = self.session.ask({"do": "where"}, ONLY, DEADLINE)[0]
-        return where.get("state") == "busy" and "__repr__" in str(where)
+        where = self.session.ask_where(ONLY, DEADLINE)[0]
+        return where.state == "busy" and "__repr__" in str(where)
 
     def stops(self) -> None:
         assert self.session.wait(lambda: bool(self.session.stopped), DEADLINE)
@@ -88,7 +89,8 @@ def test_commands_of_a_breakpoint_run_there_and_are_seen(job: Job) -> None:
         job.ask(text)
     job.ask("c")
     job.stops()
-    assert job.session.state(0)["where"]["line"] == line
+    where = job.session.state(0).where
+    assert where is not None and where.line == line
     assert "100" in "".join(event.text for event in job.session.take_events())
     for text in ("commands 1", "p start * 1000", "c"):
         job.ask(text)

@@ -1,1 +1,1 @@
-"""What tests of several kinds share: processes that end with their test, waiting, stalls."""
+"""Shared parts of the tests: processes that end with their test, waiting, stalls."""

@@ -1,4 +1,4 @@
-"""What a failing test prints: output of its processes, stacks of those that live, and what is in its folder."""
+"""The report of a failing test: output of its processes, stacks of those that live, and the files of its folder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _watched: list[Callable[[], str]] = []
 
 
 def keep(text: str) -> None:
-    """Keep what was seen of processes that are about to be ended, for the report of the test that fails."""
+    """Keep a report of processes that are about to be ended, in case their test fails."""
     _kept.append(text)
 
 
 def take() -> str:
-    """What was kept since the last call."""
+    """The reports that were kept since the last call."""
     text = "\n".join(_kept)
     _kept.clear()
     return text
 
 
 def watch(told: Callable[[], str]) -> None:
-    """Ask ``told`` for its words whenever a test fails, until ``unwatch``."""
+    """Call ``told`` for its report whenever a test fails, until ``unwatch``."""
     _watched.append(told)
 
 
@@ -40,7 +40,7 @@ def unwatch(told: Callable[[], str]) -> None:
 
 
 def of_watched() -> str:
-    """The words of all that are watched."""
+    """The reports of all that are watched."""
     return "\n".join(text for told in _watched if (text := told()))
 
 
@@ -50,7 +50,7 @@ def of_processes(pids: Iterable[int]) -> str:
 
 
 def of_folder(folder: Path) -> str:
-    """What is in a folder, with the end of each text in it."""
+    """The files of a folder, with the end of each text file."""
     lines = []
     paths = sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     for path in paths[:MOST_FILES]:
@@ -61,7 +61,7 @@ def of_folder(folder: Path) -> str:
 
 
 def living() -> list[int]:
-    """Every process that this one can have started: all of its PID namespace if it has one, else its descendants."""
+    """Every process that this one may have started: all of its own PID namespace, otherwise its descendants."""
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

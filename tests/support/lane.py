@@ -1,15 +1,15 @@
-"""The first process of a lane: runs a command in a PID namespace, and is the parent of what loses its own.
+"""The first process of a lane: it runs a command in a PID namespace, and adopts orphans.
 
     unshare --pid --fork --kill-child --mount-proc python tests/support/lane.py COMMAND…
 
-Jobs of one lane are not seen from the other, and nothing outlives the lane.
+The jobs of one lane are invisible in the other, and no process outlives the lane.
 """
 
 import os
 import signal
 import sys
 
-# Whoever started the tests may ignore these, in the background or under nohup, and all processes would inherit it.
+# In the background or under nohup, these signals are ignored, and all processes would inherit that.
 SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE)
 
 

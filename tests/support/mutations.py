@@ -46,7 +46,7 @@ _BYTES = (
 
 
 def mutated_bytes(chance: random.Random, data: bytes, others: tuple[bytes, ...] = ()) -> bytes:
-    """A few changes anywhere: bits, bytes, pieces taken out, doubled, moved in from another file, the end cut off."""
+    """Change bits and bytes, remove, repeat or truncate pieces, or insert some from another file, at random places."""
     found = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         at = chance.randrange(len(found) + 1)
@@ -74,7 +74,7 @@ def mutated_bytes(chance: random.Random, data: bytes, others: tuple[bytes, ...] 
 
 
 def mutated_value(chance: random.Random, value: Any) -> Any:
-    """The same value with one of its parts, however deep, turned into something else, left out or doubled."""
+    """Return the value with one of its parts, at any depth, replaced, removed or repeated."""
     if chance.random() < 0.05 or not isinstance(value, (dict, list, tuple)) or not value:
         return _other(chance, value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A Python with this breakranks that another user can run, wherever the checkout and our Python lie."""
+"""A Python with this breakranks that another user can run, even if the checkout and the Python here are private."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_NEEDED = shutil.ignore_patterns(
 
 @dataclass(frozen=True)
 class Nobody:
-    """``folder`` is readable by everybody, ``own`` is nobody's."""
+    """``folder`` is readable by all users, ``own`` belongs to the user `nobody`."""
 
     folder: Path
     python: Path
@@ -34,7 +34,7 @@ class Nobody:
         return self.folder / "own"
 
     def run(self, words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-        """Run Python as nobody, with these words."""
+        """Run Python as the user `nobody`, with these arguments."""
         drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         env = {"PATH": os.defpath, "HOME": str(self.own), "BREAKRANKS_RUN": str(self.own)}
         env |= {"PYTHONPATH": str(self.folder / "packages"), "LD_LIBRARY_PATH": str(self.python.parents[1] / "lib")}
@@ -45,7 +45,7 @@ class Nobody:
 
 @contextlib.contextmanager
 def nobody() -> Iterator[Nobody]:
-    """Copies of our Python, of breakranks and of what it imports, in a folder under /tmp. Only root can."""
+    """Copies of this Python, of breakranks and of its dependencies, in a folder under /tmp. Needs root."""
     folder = Path(tempfile.mkdtemp(prefix="breakranks-nobody-", dir="/tmp"))
     try:
         packages = folder / "packages"
@@ -66,7 +66,7 @@ def nobody() -> Iterator[Nobody]:
 
 
 def _copy_of_python(folder: Path) -> Path:
-    """The interpreter and its standard library; it finds that beside itself."""
+    """Copy the interpreter and its standard library, which it finds beside itself."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     base = Path(sys.base_prefix)
     shutil.copytree(base / "lib" / version, folder / "lib" / version, ignore=_NOT_NEEDED)

@@ -1,4 +1,4 @@
-"""One manager for all processes that tests start: each ends with its test, and is shown where the test fails."""
+"""The manager of all processes that tests start. Each ends with its test, and is reported if the test fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .waiting import DEADLINE_SECONDS, POLL_SECONDS
 if TYPE_CHECKING:
     from typing import Self
 
-# What a surrounding job, shell or person may have left; a test's processes must not inherit it.
+# Variables of a surrounding job, shell or user, which the processes of a test must not inherit.
 FOREIGN = (
     *("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "ACCELERATE"),
     "BREAKRANKS_",
@@ -27,18 +27,18 @@ MARK = "BREAKRANKS_TEST_PROCESSES"
 
 
 def inherited() -> dict[str, str]:
-    """Our own environment, without what would make a job of the test part of another."""
+    """The environment of this process, without variables that would make a job of the test part of another."""
     return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
 
 
 def defaults_for_signals() -> None:
-    """Whoever runs the tests may ignore signals, in the background or under nohup; children would inherit that."""
+    """Restore the default actions of signals: in the background or under nohup they are ignored, also in children."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
 
 def alive(pid: int) -> bool:
-    """Whether the process still runs or could: a zombie has exited."""
+    """Whether the process has not exited. A zombie has exited."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -47,7 +47,7 @@ def alive(pid: int) -> bool:
 
 
 class Processes:
-    """The processes of one test. All carry a mark in their environment, so that orphans are found and ended too."""
+    """The processes of one test. All have a mark in their environment, so that orphans are found and ended as well."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -67,7 +67,7 @@ class Processes:
         self.end()
 
     def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What a process of this test has for its environment."""
+        """The environment of a process of this test."""
         return {**inherited(), **(more or {})}
 
     def start(self, command: Sequence[str], env: Mapping[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
@@ -85,7 +85,7 @@ class Processes:
         deadline: float = DEADLINE_SECONDS,
         **how: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, with what it says. One that is late still lives when the failure is reported."""
+        """Run a command to its end, with its output. If it times out, it still lives when the failure is reported."""
         how = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -99,7 +99,7 @@ class Processes:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def living(self) -> list[int]:
-        """Every living process of this test, also of those that have lost their parent."""
+        """Every living process of this test, including orphans."""
         marked = f"{MARK}={self.mark}".encode()
         found = {process.pid for process in self.started if process.poll() is None}
         for name in os.listdir("/proc"):
@@ -113,12 +113,12 @@ class Processes:
         return sorted(pid for pid in found if alive(pid))
 
     def seen(self) -> str:
-        """What can be seen of them now."""
+        """A report of the processes now."""
         folder = evidence.of_folder(self.folder) if self.folder is not None else ""
         return "\n".join([self.told(), evidence.of_processes(self.living()), folder])
 
     def told(self) -> str:
-        """How those that have ended did, and what stands unread in the pipes of all."""
+        """The exit statuses of those that have ended, and the unread output in the pipes of all."""
         lines = []
         for one in self.started:
             if one.poll() is not None:
@@ -129,7 +129,7 @@ class Processes:
         return "\n".join(lines)
 
     def end(self) -> None:
-        """End them by pid until none is left: pools and launchers replace what dies."""
+        """End them by pid until none is left: pools and launchers replace processes that end."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while left := self.living():
             for pid in left:

@@ -1,6 +1,6 @@
-"""Everything of breakranks that reads what others wrote, each with files to begin from: what is fuzzed.
+"""All readers of untrusted data in breakranks, each with seeds, for fuzzing.
 
-A reader may refuse what it is given with a BreakranksError that has a remedy. Any other exception is a fault.
+A reader may refuse its input with a BreakranksError that has a remedy. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NONCE = "0123456789abcdef"
 
 
 class Reader(NamedTuple):
-    """``seeds`` gives what it reads when all is well, ``read`` is the reader, ``vary`` makes another input of one."""
+    """``seeds`` returns valid inputs, ``read`` is the reader, ``vary`` makes another input of one."""
 
     seeds: Callable[[], tuple[bytes, ...]]
     read: Callable[[bytes], None]
@@ -43,7 +43,7 @@ class Reader(NamedTuple):
 
 
 def case(name: str, seed: int) -> bytes:
-    """One input for a reader: every seed gives the same one again."""
+    """One input for a reader. The same seed gives the same input again."""
     return varied(name, random.Random(f"{name} {seed}"))
 
 
@@ -57,7 +57,7 @@ def varied(name: str, chance: random.Random) -> bytes:
 
 
 def tried(name: str, data: bytes) -> str:
-    """Give it to its reader: "read", or "refused". Raises whatever else comes out of it."""
+    """Pass an input to its reader, and return "read" or "refused". Any other exception is raised."""
     try:
         READERS[name].read(data)
     except BreakranksError as error:
@@ -71,8 +71,8 @@ def tried(name: str, data: bytes) -> str:
 
 
 def _looked_at(snapshot: Snapshot) -> None:
-    """Everything that is shown of a snapshot."""
-    from breakranks.explain.collectives.progress import CollectiveProgress
+    """Print everything that is shown of a snapshot."""
+    from breakranks.explain.collectives.collective_progress import CollectiveProgress
     from breakranks.explain.verdict import explain
     from breakranks.show import ps_lines, stack_tree, top_view
     from breakranks.show.collective_lines import collectives_lines
@@ -106,12 +106,12 @@ def _looked_at(snapshot: Snapshot) -> None:
 
 @cache
 def _snapshots() -> tuple[bytes, ...]:
-    from unit import test_agents, test_explain_inside, test_file
+    from unit import test_own_frames, test_rules_introspection, test_snapshot_file
 
     folders = ("healthy", "missing", "moe", "p2p_unrecorded", "size_differs")
-    made = [test_file.example(), *(_of_dumps(DATA / "flight" / name) for name in folders)]
-    held = test_explain_inside.held(100, 7)
-    made += [test_explain_inside.with_waits(held).snapshot(), test_agents.attached().snapshot()]
+    made = [test_snapshot_file.example(), *(_of_dumps(DATA / "flight" / name) for name in folders)]
+    held = test_rules_introspection.held(100, 7)
+    made += [test_rules_introspection.with_waits(held).snapshot(), test_own_frames.attached().snapshot()]
     recorded = [path.read_bytes() for path in sorted(DATA.rglob("*.brk"))]
     return (*(snapshot_file.pack(one) for one in made), *recorded)
 
@@ -131,7 +131,7 @@ def _read_snapshot(data: bytes) -> None:
 
 
 def _sealed(plain: bytes) -> bytes:
-    """The file of a snapshot, with a header that is right."""
+    """The file of a snapshot, with a valid header."""
     packed = zlib.compress(plain, 1)
     header = snapshot_file._HEADER.pack(1, zlib.crc32(packed), len(packed), len(plain))
     return snapshot_file.MAGIC + header + packed
@@ -177,26 +177,26 @@ def _dumps(kind: str) -> tuple[bytes, ...]:
 
 
 def _read_dump(data: bytes) -> None:
-    """Beside a good one, as ``why DIR`` does: that must be read whatever the other is."""
+    """Read a dump beside a valid one, as ``why DIR`` does: the valid one must be read in any case."""
     from breakranks.observe.dump_snapshot import together
-    from breakranks.observe.recorder.dump_folder import Left, Read, _read_file, files
+    from breakranks.observe.recorder.dump_folder import DumpRead, DumpSkipped, _read_file, files
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "nccl_trace_rank_1").write_bytes(data)
         found = [_read_file(file) for file in files(folder)]
-        good = Read(*_good_dump())
+        good = DumpRead(*_good_dump())
         _looked_at(together(folder, [good, *found]))
         for one in found:
-            if isinstance(one, Left):
+            if isinstance(one, DumpSkipped):
                 raise BreakranksError(one.what, one.remedy)
 
 
 @cache
 def _good_dump() -> tuple[Any, ...]:
-    from breakranks.observe.recorder.dump_folder import Read, _read_file, files
+    from breakranks.observe.recorder.dump_folder import DumpRead, _read_file, files
 
     found = _read_file(files(str(DATA / "flight" / "missing"))[0])
-    assert isinstance(found, Read)
+    assert isinstance(found, DumpRead)
     return tuple(found)
 
 
@@ -211,7 +211,7 @@ def _vary_pickle(chance: random.Random, data: bytes) -> bytes:
         return pickle.dumps(None)
 
 
-# ---- what a rank answers to code that asks it: its recorder, its locks and loops
+# ---- answers of injected code: flight recorder, locks and loops
 
 
 @cache
@@ -227,17 +227,18 @@ def _facts() -> tuple[bytes, ...]:
 
 
 def _read_facts(data: bytes) -> None:
-    from breakranks.introspect import answers
-    from breakranks.introspect.questions import SeenThread, SourceCache, questions
+    from breakranks.introspect import process_answers
+    from breakranks.introspect.interpretation import interpret
+    from breakranks.introspect.wanted_variables import SeenThread, SourceCache, questions
     from breakranks.observe.recorder.live_recorder import read_answer
     from breakranks.snapshot.model import Frame
 
     threads = (SeenThread(7, (Frame("main", "/home/me/train.py", 7), Frame("wait", "/x/threading.py", 3))),)
     try:
-        said = answers.read(data)
+        said = process_answers.read(data)
     except ValueError as error:
         raise BreakranksError(f"not understood: {error}", "as reach.recorders says") from None
-    answers.inside(said, questions(SourceCache(), 1, 0.0, threads), threads, 1)
+    interpret(said, questions(SourceCache(), 1, 0.0, threads), threads, 1)
     if said.flight:
         try:
             read_answer(said.flight)
@@ -245,13 +246,13 @@ def _read_facts(data: bytes) -> None:
             raise BreakranksError(error.message, error.help or "a problem of the rank's recorder") from None
 
 
-# ---- what hosts and their controller say
+# ---- messages of hosts and their controller
 
 
 @cache
 def _host_lines() -> tuple[bytes, ...]:
     from breakranks.hosts import host_messages as m
-    from breakranks.hosts.framing import JSON, MSGPACK, FrameWriter
+    from breakranks.hosts.framing import MESSAGE, STAGE, FrameWriter
     from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
     from breakranks.snapshot.model import Job, Missing, Problem
 
@@ -281,7 +282,7 @@ def _host_lines() -> tuple[bytes, ...]:
             shipped=True,
         ),
         m.JobsFound(1, found),
-        m.SampleTaken(2, _snapshots()[0]),
+        m.SampleTaken(2, m.pack_snapshot(snapshot_file.unpack(_snapshots()[0]))),
         m.AgentsAttached(3, ({"job": "x", "rank": 0},), ({"rank": 1, "what": "no"},)),
         m.Evaluated(4, ({"rank": 0, "answer": {"rank": 0, "text": "1"}},)),
         m.HostChecked(5, (m.CheckStep("ranks", True, "2"),)),
@@ -294,34 +295,32 @@ def _host_lines() -> tuple[bytes, ...]:
         m.Evaluate(id=3, key="k", ranks=None, takers="0-1", question={"source": "x"}, deadline=5.0),
         m.OpenLink(4, 1, "/run/x.sock"),
     ]
-    stage = {"stage": "need", "python": "3.11", "suffix": "x", "machine": "x86_64", "magic": "a", "have": ["msgspec"]}
-    lines = [
-        FrameWriter(_NONCE, 600, at).lines("n1", MSGPACK, msgspec.msgpack.encode(one)) for at, one in enumerate(said)
-    ]
-    lines.append(FrameWriter(_NONCE, 600, 50).lines("n2", JSON, json.dumps(stage).encode()))
+    stage = {"stage": "need", "python": "3.11", "suffix": "x", "machine": "x86_64", "magic": "a", "have": ["pystack"]}
+    lines = [FrameWriter(_NONCE, 600, at).lines("n1", MESSAGE, m.encode(one)) for at, one in enumerate(said)]
+    lines.append(FrameWriter(_NONCE, 600, 50).lines("n2", STAGE, json.dumps(stage).encode()))
     return (*lines, b"".join([b"Welcome to n1\n", *lines]))
 
 
 def _read_host_lines(data: bytes) -> None:
     from breakranks.hosts import framing
-    from breakranks.hosts.host_messages import Report, Request
-    from breakranks.hosts.input_checks import StageReport
+    from breakranks.hosts.host_message_checks import StageReport, report_of
+    from breakranks.hosts.host_messages import decode_request
 
     reader = framing.FrameReader(_NONCE)
     heard = [said for at in range(0, len(data), 700) for said in reader.feed(data[at : at + 700])]
     understood = 0
     for said in heard:
-        if said.kind == framing.JSON:
+        if said.kind == framing.STAGE:
             with contextlib.suppress(ValueError, RecursionError):  # as the controller does
                 told = json.loads(said.body)
                 if isinstance(told, dict):
                     StageReport(told)
                     understood += 1
-        elif said.kind == framing.MSGPACK:
-            for way in (Report, Request):
+        elif said.kind == framing.MESSAGE:
+            for decode in (report_of, decode_request):
                 try:
-                    message: Any = msgspec.msgpack.decode(said.body, type=way)
-                except (msgspec.MsgspecError, ValueError, RecursionError):
+                    message: Any = decode(said.body)
+                except (ValueError, RecursionError):
                     continue  # as both ends do
                 understood += 1
                 _follow_report(message)
@@ -330,12 +329,12 @@ def _read_host_lines(data: bytes) -> None:
 
 
 def _follow_report(report: Any) -> None:
-    """What the controller does with what a host says."""
+    """Handle a message of a host, as the controller does."""
+    from breakranks.hosts.host_message_checks import fault_of, snapshot_of
     from breakranks.hosts.host_messages import JobsFound, SampleTaken
     from breakranks.hosts.hosts_sampler import named
-    from breakranks.hosts.input_checks import fault_of
     from breakranks.jobs.merge_jobs import join
-    from breakranks.show.lost_hosts import where_text
+    from breakranks.show.lost_host_lines import where_text
     from breakranks.snapshot.merge_hosts import merge
     from breakranks.snapshot.model import Host, only
 
@@ -344,7 +343,7 @@ def _follow_report(report: Any) -> None:
             str(one.missing)
     if isinstance(report, SampleTaken):
         with contextlib.suppress(SnapshotError):
-            mine = only(named(snapshot_file.unpack(report.snapshot), "n1"), RankSet(range(4)))
+            mine = only(named(snapshot_of(report.snapshot), "n1"), RankSet(range(4)))
             other = named(snapshot_file.unpack(_snapshots()[0]), "n2")
             merged = merge(
                 [mine, other], hosts=[Host(name="n1"), Host(name="n2")], job=other.job, missing=(), places={0: "n1"}
@@ -360,15 +359,12 @@ def _vary_host_lines(chance: random.Random, data: bytes) -> bytes:
     for at, said in enumerate(framing.FrameReader(_NONCE).feed(data)):
         body = said.body
         with contextlib.suppress(ValueError, RecursionError):
-            if said.kind == framing.JSON:
-                body = _json(_several(chance, json.loads(body)))
-            else:
-                body = _packed(_several(chance, msgspec.msgpack.decode(body)))
+            body = _json(_several(chance, json.loads(body)))
         written += framing.FrameWriter(_NONCE, 600, at).lines("n1", said.kind, body)
     return written
 
 
-# ---- what the agent in a rank says to a console
+# ---- messages of the agent in a rank to a console
 
 _WHERE = {"file": "/home/me/train.py", "line": 7, "function": "step", "source": "x = 1"}
 _STATE = {
@@ -409,7 +405,7 @@ def _vary_lines(chance: random.Random, data: bytes) -> bytes:
 
 
 class _Peers:
-    """A place where the agents of two ranks are, as the console sees it: one says what it should, one what we like."""
+    """A folder with the agents of two ranks, as the console sees it: one sends valid messages, the other the input."""
 
     rescan = 1e9
 
@@ -418,7 +414,7 @@ class _Peers:
         self.ends: list[socket.socket] = []
 
     def find(self) -> list[Any]:
-        from breakranks.backend.rank_connection import FoundAgent
+        from breakranks.backend.found_agents import FoundAgent
 
         return [
             FoundAgent(job="x", rank=rank, pid=11 + rank, helper=False, path="", debugging=True) for rank in self._data
@@ -438,6 +434,7 @@ class _Peers:
 def _read_agent(data: bytes) -> None:
     from breakranks.backend.local_backend import LocalBackend
     from breakranks.console.commands import Console
+    from breakranks.console.console_options import ConsoleOptions
     from breakranks.console.debug_session import DebugSession
 
     peers = _Peers(data)
@@ -446,12 +443,12 @@ def _read_agent(data: bytes) -> None:
     session = DebugSession("x", backend=backend)
     try:
         session.scan()
-        console = Console(session, interactive=False, patience=0.0)
+        console = Console(session, ConsoleOptions(interactive=False, patience=0.0))
         pending = session.start("p x", session.ranks)
         replies = session._replies[next(session._numbers)] = {}
         session.drain()
         _follow_console(console, session, pending, replies)
-        json.dumps([session.state(rank) for rank in session.ranks])
+        json.dumps([session.state(rank).plain() for rank in session.ranks])
         if 1 not in session.ranks:
             raise BreakranksError("hung up", "as of a rank that has ended")
     finally:
@@ -461,10 +458,11 @@ def _read_agent(data: bytes) -> None:
 
 
 def _follow_console(console: Any, session: Any, pending: Any, replies: dict[int, Any]) -> None:
-    """What a console does with what it heard."""
+    """Handle messages of a rank, as a console does."""
     from breakranks.console.command_results import RanksStopped
     from breakranks.console.logpoints import Logpoint, _hit
     from breakranks.console.unanswered import waits_of
+    from breakranks.rank_messages import WhereEvent
     from breakranks.show import answer_lines, stop_lines
     from breakranks.show.answers_json import as_json
     from breakranks.show.terminal_text import TerminalStyle, render
@@ -479,30 +477,21 @@ def _follow_console(console: Any, session: Any, pending: Any, replies: dict[int,
             shown += answer_lines.lines(outcome, look)
             json.dumps(as_json(outcome))
     shown += stop_lines.stopped_lines([session.state(rank) for rank in session.stopped], look)
-    rows = [
-        {"rank": rank, "state": replies.get(rank, session.state(rank)), "frames": _frames(replies.get(rank, {}))}
-        for rank in session.ranks
-    ]
-    absent = RankSet.span(0, session.world) - session.ranks
-    shown += stop_lines.standing_lines(rows, absent, look)
-    shown += stop_lines.inspected_lines(replies, look)
-    waits_of(replies, stopped=session.stopped, here=session.ranks)
+    where = {rank: reply for rank, reply in replies.items() if isinstance(reply, WhereEvent)}
+    states = [where.get(rank) or session.state(rank) for rank in session.ranks]
+    shown += stop_lines.standing_lines(states, session.absent, look)
+    shown += stop_lines.inspected_lines(where.values(), look)
+    waits_of(where, stopped=session.stopped, here=session.ranks)
     session.unmoved(session.stops())
-    session.debugged, session.held, console.focus, console.prompt, console._expected()
+    session.debugged, session.held, console.focus, console.prompt, console._runner._is_more_expected()
     probe = Logpoint(place="train.py:7", prints=("x",), when="", times=1)
     for rank, message in session.hits:
-        hit = _hit(int(message.get("hit") or 0), {rank: message}, probe)
+        hit = _hit(message.hit, {rank: message}, probe)
         shown += [
             stop_lines.place(hit.where, look),
             *(line for _, folded in hit.values for line in answer_lines.lines(folded, look)),
         ]
     render(shown, look)
-
-
-def _frames(reply: dict[str, Any]) -> Any:
-    from breakranks.console.commands import _frames as frames
-
-    return frames(reply)
 
 
 _TOLD: tuple[dict[str, Any], ...] = (
@@ -514,22 +503,23 @@ _TOLD: tuple[dict[str, Any], ...] = (
 
 
 def _read_told(data: bytes) -> None:
-    """What a rank answers to `eval`, and to an attach."""
-    from breakranks.backend.evaluate import _told
+    """Read the answer of a rank to `eval` or to an attach."""
+    from breakranks.backend.evaluate import _answer
+    from breakranks.rank_messages import read_place
     from breakranks.show import answer_lines, stop_lines
     from breakranks.show.terminal_text import TerminalStyle, render
     from breakranks.snapshot.answer_groups import fold
 
     look = TerminalStyle(width=100)
-    told = [_told(0, _json(_TOLD[0])), _told(1, data)]
-    places = [(one.rank, one.where, one.thread) for one in told if one.where]
+    told = [_answer(0, _json(_TOLD[0])), _answer(1, data)]
+    places = [(one.rank, place, one.thread_name) for one in told if (place := read_place(one.where)) is not None]
     render([*stop_lines.where_lines(places, look), *answer_lines.lines(fold(one.answer for one in told), look)], look)
     msgspec.to_builtins(told)
     if told[1].help:
         raise BreakranksError(told[1].answer.text, told[1].help)
 
 
-# ---- what a rank leaves where consoles look for it
+# ---- files of a rank in the folder that consoles read
 
 
 def _entries() -> tuple[bytes, ...]:
@@ -541,18 +531,18 @@ def _entries() -> tuple[bytes, ...]:
 
 
 def _read_entry(data: bytes) -> None:
-    from breakranks.backend import rank_connection
+    from breakranks.backend import found_agents
 
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").mkdir(mode=0o700)
         Path(folder, "job", "rank-0.json").write_bytes(data)
-        found = rank_connection._agents_of(folder, "job")
+        found = found_agents._agents_of(folder, "job")
         json.dumps(msgspec.to_builtins(found))
         if not found:
             raise BreakranksError("passed over", "as find_agents does")
 
 
-# ---- what a rank is told
+# ---- messages to a rank
 
 _ASKED: tuple[dict[str, Any], ...] = (
     {"do": "hello", "console": True, "version": 1},
@@ -605,8 +595,8 @@ class _Rank:
             time.sleep(0.01)
 
     def _listens(self, folder: Path) -> bool:
-        """A socket has its name a moment before somebody listens there."""
-        from breakranks.backend.rank_connection import connected
+        """Whether the agent listens: the socket has its name a moment earlier."""
+        from breakranks.backend.found_agents import connected
 
         for self._path in folder.glob("*/*.sock"):
             with contextlib.suppress(OSError), connected(str(self._path)):
@@ -626,12 +616,12 @@ class _Rank:
         self._folder.cleanup()
 
     def says(self, data: bytes) -> None:
-        """It is told something, and must still answer whoever comes next."""
-        from breakranks.backend.rank_connection import connected
+        """Send it a message. It must still answer the next client."""
+        from breakranks.backend.found_agents import connected
 
         with connected(str(self._path)) as odd:
             odd.settimeout(5.0)
-            with contextlib.suppress(OSError):  # it hangs up on those that say too much
+            with contextlib.suppress(OSError):  # it closes connections that send too much
                 odd.sendall(data + b"\n")
                 odd.sendall(b'{"do": "bye", "armed": true}\n')
             with connected(str(self._path)) as good:
@@ -657,12 +647,12 @@ def _read_as_rank(data: bytes) -> None:
 
 
 def close() -> None:
-    """End what was started for readers."""
+    """End the processes that were started for readers."""
     while _rank:
         _rank.pop().close()
 
 
-# ---- files that people write
+# ---- files that users write
 
 
 def _launches() -> tuple[bytes, ...]:
@@ -723,12 +713,12 @@ def _read_config(data: bytes) -> None:
 
 
 def _read_meanings(data: bytes) -> None:
-    from breakranks.cli.why import meanings
+    from breakranks.explain.meanings_file import read_meanings
 
     with tempfile.NamedTemporaryFile(suffix=".toml") as file:
         file.write(data)
         file.flush()
-        meanings(file.name).python("call", "/x/mycompany/rpc.py")
+        read_meanings(file.name).python("call", "/x/mycompany/rpc.py")
 
 
 READERS: dict[str, Reader] = {
@@ -755,7 +745,7 @@ def _vary_launch(chance: random.Random, data: bytes) -> bytes:
 
 
 def seeds_are_read() -> Iterator[tuple[str, str]]:
-    """Each reader's own seeds: what it made of them."""
+    """The results of each reader for its own seeds."""
     for name, reader in READERS.items():
         for data in reader.seeds():
             yield name, tried(name, data)

@@ -1,7 +1,7 @@
-"""Know when this machine stood still, the disk or all of it: what was asked meanwhile is asked again.
+"""Notice stalls of this machine or its disk, and repeat tests that ran during a stall.
 
-Whatever has a deadline of its own (a host that is to answer, a group of torch, a rank that is judged by when it last
-ran) says nothing about our code after ten seconds in which nobody could run.
+A deadline (of a host that must answer, of a group of torch, of a rank that is judged by when it last ran) proves
+nothing about breakranks after ten seconds in which no process could run.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _repetitions: list[str] = []
 
 
 def take_repetitions() -> list[str]:
-    """What was asked again since the last call, for the report of the test."""
+    """The repetitions since the last call, for the report of the test."""
     taken = _repetitions.copy()
     _repetitions.clear()
     return taken
 
 
 class Pulse:
-    """A thread that runs and writes to the disk again and again. ``stopped`` if it could not for a while."""
+    """A thread that runs and writes to the disk at intervals. ``stopped`` if it could not for a while."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
@@ -61,7 +61,7 @@ class Pulse:
 
 
 def undisturbed(ask: Callable[[], T], tries: int = 4) -> T:
-    """What ``ask`` gives, or fails with, when nothing stood still meanwhile. The last time counts in any case."""
+    """Return the result or the failure of ``ask`` from a run without a stall. The last run counts in any case."""
     for _ in range(tries - 1):
         with Pulse() as pulse:
             try:

@@ -1,6 +1,6 @@
-"""The interpreters of the processes that tests look into. The tests themselves run on one of them.
+"""The interpreters of target processes. The tests themselves run on one of them.
 
-``scripts/setup --test`` makes an environment for each version that is on the machine.
+``scripts/setup --test`` makes an environment for each version that is installed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ VERSIONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 
 
 class Interpreter(NamedTuple):
-    """One Python: where it is, and which."""
+    """One Python: its path and its version."""
 
     path: str
     version: tuple[int, ...]
 
     @property
     def monitors(self) -> bool:
-        """Whether it has sys.monitoring; before there is one trace function a thread."""
+        """Whether it has sys.monitoring. Earlier versions have one trace function per thread."""
         return self.version >= (3, 12)
 
     @property
@@ -38,7 +38,7 @@ THIS = Interpreter(sys.executable, sys.version_info[:2])
 
 
 def of(version: tuple[int, ...]) -> Interpreter:
-    """The interpreter of a version, whether it is there or not."""
+    """The interpreter of a version, installed or not."""
     if version == THIS.version:
         return THIS
     name = ".".join(map(str, version))
@@ -50,7 +50,7 @@ def is_here(interpreter: Interpreter) -> bool:
 
 
 def on(*interpreters: Interpreter) -> pytest.MarkDecorator:
-    """Run a test once with each of these as its ``interpreter``; those that are not here are skipped."""
+    """Run a test once with each of these as its ``interpreter``. Those that are not installed are skipped."""
     return pytest.mark.parametrize("interpreter", [_parameter(one) for one in interpreters])
 
 
@@ -69,5 +69,5 @@ def _parameter(one: Interpreter, *values: str) -> ParameterSet:
 EVERY = tuple(of(version) for version in VERSIONS)
 OTHERS = tuple(one for one in EVERY if one != THIS)
 
-# The fixture ``interpreter`` is each of them in turn, also where only another fixture asks for it.
+# The fixture ``interpreter`` is each of them in turn, even if only another fixture uses it.
 on_every_python = on(*EVERY)

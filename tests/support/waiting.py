@@ -1,4 +1,4 @@
-"""Waiting for what must come, and ports that are free."""
+"""Waiting for conditions, and free ports."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-# Where things work it costs nothing, and machines stand still for half a minute at times.
+# It costs nothing if the test passes, and machines sometimes stall for half a minute.
 DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 
-# Below what the kernel hands out for outgoing connections, so that none of those takes one first.
+# Below the range for outgoing connections, so that none of those takes one first.
 FIRST_PORT, PORTS_PER_LANE, MOST_LANES = 20000, 1500, 8
 
 T = TypeVar("T")
 
 
 def wait_for(what: str, condition: Callable[[], T | None], deadline: float = DEADLINE_SECONDS) -> T:
-    """The first true answer of ``condition``; fails with ``what`` after the deadline."""
+    """Return the first true result of ``condition``; fail with ``what`` after the deadline."""
     end = time.monotonic() + deadline
     while True:
-        late = time.monotonic() > end  # read before the question, so that the last answer counts
+        late = time.monotonic() > end  # read before the call, so that the last result counts
         if answer := condition():
             return answer
         if late:
@@ -32,7 +32,7 @@ def wait_for(what: str, condition: Callable[[], T | None], deadline: float = DEA
 
 
 def free_port() -> int:
-    """A TCP port that is free on all addresses, from a range that is this lane's alone."""
+    """A TCP port that is free on all addresses, from the range of this lane."""
     lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MOST_LANES
     while True:
         port = FIRST_PORT + lane * PORTS_PER_LANE + random.SystemRandom().randrange(PORTS_PER_LANE)

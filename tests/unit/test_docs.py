@@ -96,6 +96,16 @@ def test_no_page_names_one_machine(page: Path) -> None:
     assert not re.search(f"{machine}|{registry}", text)
 
 
+@pytest.mark.parametrize("page", ["architecture", "development", "walks"])
+def test_modules_that_are_named_exist(page: str) -> None:
+    source = ROOT / "src" / "breakranks"
+    rooms = {path.name for path in source.iterdir() if path.is_dir()}
+    named = re.findall(r"`([a-z_]+)((?:/[a-z_0-9]+)+)`", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    paths = [f"{room}{rest}" for room, rest in named if room in rooms]
+    assert paths
+    assert [path for path in paths if not (source / path).is_dir() and not (source / f"{path}.py").exists()] == []
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from breakranks import log
 from breakranks.errors import UsageError
-from breakranks.observe.process_table import redact
+from breakranks.observe.redaction import redact
 
 
 @pytest.fixture

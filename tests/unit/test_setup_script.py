@@ -32,7 +32,7 @@ def test_a_step_that_failed(tmp_path: Path) -> None:
         "say 'not reached'",
     )
     assert ended.returncode == 1, ended
-    assert "why it failed" in ended.stderr and "that failed: the second" in ended.stderr, ended
+    assert "why it failed" in ended.stderr and "failed: the second" in ended.stderr, ended
     assert "not reached" not in ended.stderr, ended
 
 

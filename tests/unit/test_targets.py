@@ -1,10 +1,9 @@
-"""The target grammar, and which job a command is about."""
+"""The target grammar, and the selection of a job."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.jobs.targets import Hosts, Local, Pids, SnapshotFile, job_of_pids, parse_target, select
 from breakranks.observe.process_table import ProcessEntry, ProcessTable
 from breakranks.snapshot.model import Job, Problem
+from support.values import replace
 
 # --- grammar -----------------------------------------------------------------------------------------
 
@@ -95,10 +95,10 @@ def test_a_template_ends_where_its_hosts_begin(text: str, template: str, where: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ssh:", "ssh: of what?"),
-        ("ssh: \t ", "ssh: of what?"),
-        ("mpi:", "mpi: of what?"),
-        ("exec:", "exec: of what?"),
+        ("ssh:", "ssh: has nothing after the colon"),
+        ("ssh: \t ", "ssh: has nothing after the colon"),
+        ("mpi:", "mpi: has nothing after the colon"),
+        ("exec:", "exec: has nothing after the colon"),
         ("ssh:n1\nn2", "line break"),
         ("ssh:n1\x1b[2J", "control character"),
         ("slurm:abc", "'abc' is not a Slurm job"),
@@ -170,7 +170,7 @@ def test_many_jobs_are_listed_a_line_each() -> None:
 def test_a_list_of_jobs_shows_their_scripts() -> None:
     folder = "/srv/shared/environments/experiment-12/.venv/bin"
     command = (f"{folder}/python", "-u", f"{folder}/torchrun", "--nproc-per-node=8", "/home/someone/train.py", "--lr")
-    one = ONE._replace(job=msgspec.structs.replace(ONE.job, command=command))
+    one = ONE._replace(job=replace(ONE.job, command=command))
     with pytest.raises(ManyJobsError) as caught:
         select(LocalJobs((one, TWO)))
     assert caught.value.message.splitlines()[1].endswith(", torchrun --nproc-per-node=8 /home/someone/train.py --lr")
@@ -245,7 +245,7 @@ def test_ranks_of_two_jobs_are_numbered_anew() -> None:
 @pytest.mark.parametrize(
     ("pid", "message", "help"),
     [
-        (999, "not there", "ended"),
+        (999, "no process 999", "ended"),
         (13, "not Python", "pid:14"),
         (17, "not Python", "ps -ef"),
         (15, "zombie", "pid 1"),

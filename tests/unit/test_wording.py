@@ -1,4 +1,4 @@
-"""Every cause, fact, action and ground has words, in the singular and in the plural."""
+"""Every cause, fact, action and ground has a text, in the singular and in the plural."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.causes.collective_causes import PeersWait, RingWait
 from breakranks.explain.causes.host_causes import ClockOffset
 from breakranks.explain.causes.process_causes import KernelState, Stopped
+from breakranks.explain.finding_parts import Doing, HeldUp, Subject, WaitPlace, Where
 from breakranks.explain.frame_meanings import ACTIVITIES
-from breakranks.explain.values import Doing, HeldUp, Subject, WaitPlace, Where
 from breakranks.show.wording import action_wording, finding_wording, ground_wording, value_wording
-from breakranks.show.wording.registry import cause_text, fact_text
+from breakranks.show.wording.wording_registry import cause_text, fact_text
 
 SOURCE = Path(breakranks.explain.__file__).parent
 SAID = Path(__file__).parents[1] / "data" / "wording.txt"
 ONE = Subject(ranks="3", pid=4242)
 MANY = Subject(ranks="0-2")
-# A verb in the wrong number, next to its ranks.
+# A verb in the wrong number after its ranks.
 WRONG = re.compile(
     r"\branks [\d,-]+(?: \([^)]*\))? (?:is|has|waits|holds|runs|wants|does|sends)\b"
     r"|\brank \d+(?: \([^)]*\))? (?:are|have|wait|hold|run|want|do|send)\b"
     r"|\b1 (?:other |more )?(?:ranks|threads|groups|hosts|looks|helpers|connections|bytes|members)\b|\b1 times\b"
 )
-# What a field may be, where any text or number would not do.
+# The values of a field, where an arbitrary text or number would be wrong.
 VALUES: dict[tuple[str, str], tuple[Any, ...]] = {
     ("Stopped", "by"): ("signal", "debugger", ""),
     ("KernelState", "state"): ("T", "t", "Z", "X"),
@@ -76,17 +76,17 @@ BY_NAME: dict[str, tuple[Any, ...]] = {
 }
 
 
-# Of one rank there is none.
+# These need more than one rank.
 MUTUAL = (PeersWait, RingWait)
 
 
 def types_of(kind: type[Any]) -> list[type[Any]]:
-    """All that derive from a base, by name."""
+    """Return the subclasses of a base, by name."""
     return sorted(kind.__subclasses__(), key=lambda one: one.__name__)
 
 
 def examples(kind: type[Any]) -> Iterator[Any]:
-    """One for each value of each field, the others at their first."""
+    """Yield one example for each value of each field, with the first values of the others."""
     fields = {field.name: list(values(kind, field.name, field.type)) for field in msgspec.structs.fields(kind)}
     first = {name: some[0] for name, some in fields.items()}
     made = [kind(**first)]
@@ -140,7 +140,7 @@ def values(owner: type[Any], name: str, kind: Any) -> Iterator[Any]:
 
 
 def everything() -> Iterator[str]:
-    """Every sentence, a line each, under the name of what it is made from."""
+    """Yield every sentence, one per line, under the name of its type."""
     for kind in types_of(Cause):
         yield f"# {kind.__name__}"
         for subject in (MANY,) if kind in MUTUAL else (ONE, MANY):
@@ -160,8 +160,8 @@ def test_every_cause_and_fact_has_words() -> None:
 
 
 def test_the_sentences_are_those_that_were_read() -> None:
-    """All of them, for a person to read: tests/data/wording.txt. After a change, write them anew with
-    ``python tests/unit/test_wording.py`` and read what differs."""
+    """All sentences are in tests/data/wording.txt. After a change, write it again with ``python
+    tests/unit/test_wording.py`` and read the diff."""
     assert "\n".join(everything()) + "\n" == SAID.read_text()
 
 
@@ -183,7 +183,7 @@ def test_the_pattern_finds_wrong_numbers(wrong: bool, text: str) -> None:
 
 
 def strings_of(keyword: str) -> set[str]:
-    """Every string constant that sources of ``explain`` give for an argument of this name."""
+    """Return every string constant that the sources of ``explain`` pass for an argument of this name."""
     found = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -196,7 +196,7 @@ def test_every_ground_has_words() -> None:
     text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
     unused = [ground for ground in ground_wording.GROUNDS if f'"{ground}"' not in text]
     assert not unused
-    conditions = {"exited", ""}  # of the expressions that choose one
+    conditions = {"exited", ""}  # constants in the conditions of conditional expressions
     assert strings_of("grounds") - set(ground_wording.GROUNDS) <= conditions
 
 

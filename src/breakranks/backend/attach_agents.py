@@ -1,4 +1,4 @@
-"""Bringing an agent into the ranks of a job that nobody prepared."""
+"""Injecting agents into the ranks of a job that was not prepared."""
 
 from __future__ import annotations
 
@@ -6,46 +6,47 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
-from msgspec import Struct
-
-from breakranks.backend import agent_messages
-from breakranks.backend.rank_connection import FoundAgent, LocalAgents, RankConnection
-from breakranks.inject.agent_modules import bundle
+from breakranks.backend.found_agents import FoundAgent, LocalAgents
+from breakranks.backend.rank_connection import RankConnection
+from breakranks.backend.rank_decoder import REMEDY, AttachAnswer, read_answer
 from breakranks.inject.inject_errors import GilHeld, InjectError
+from breakranks.inject.rank_agent_modules import bundle
 from breakranks.inject.run_in_process import ask_many
 from breakranks.jobs.found_jobs import FoundJob, FoundRank
 from breakranks.log import Log, milliseconds
-from breakranks.observe.watchdog import Watchdog
+from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.rank import AGENT_THREAD
 from breakranks.rank.run_dir import started
 from breakranks.rankset import RankSet
 
 ATTACH_SECONDS = 20.0
 _log = Log("backend")
-_LEAVE_SECONDS = 10.0  # seconds in which an agent that was leaving has gone, also on a machine that is loaded
+_LEAVE_SECONDS = 10.0  # in which an agent that is unloading has gone, also on a loaded machine
 
 
-class UnreachedRank(Struct, frozen=True, kw_only=True):
-    """A rank that could not be entered: why, and what to do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreachedRank:
+    """A rank without an agent: why, and what to do."""
 
     rank: int
     pid: int
     what: str
     help: str
-    gil_held: bool = False  # there are C frames to see, and nothing else
+    gil_held: bool = False  # only its C frames can be shown
 
 
-class AttachResult(Struct, frozen=True, kw_only=True):
-    """The agents that are there now, and the ranks without one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachResult:
+    """The agents that run now, and the ranks without one."""
 
     agents: tuple[FoundAgent, ...]
     unreached: tuple[UnreachedRank, ...]
 
 
 def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = ATTACH_SECONDS) -> AttachResult:
-    """An agent in each rank of a job that is on this host, or in some of them."""
+    """Inject an agent into each rank of a job on this host, or into some of them."""
     chosen = [rank for rank in job.ranks if ranks is None or rank.rank in ranks]
     agents: list[FoundAgent] = []
     unreached: list[UnreachedRank] = []
@@ -55,26 +56,24 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = ATT
     with Watchdog() as dog:
         while chosen:
             again = []
-            each = {rank.pid: {"given": _who(job, rank)} for rank in chosen}
-            found = ask_many(each, "load_modules", modules, deadline=deadline, each=each, dog=dog)
+            each = {rank.pid: {"given": _identity(job, rank)} for rank in chosen}
+            replies = ask_many(each, "load_modules", modules, deadline=deadline, each=each, dog=dog)
             until = until or time.monotonic() + _LEAVE_SECONDS
             for rank in chosen:
-                answer = found[rank.pid]
-                if isinstance(answer, InjectError):
-                    unreached.append(
-                        _unreached(rank, answer.message, answer.help, gil_held=isinstance(answer, GilHeld))
-                    )
+                reply = replies[rank.pid]
+                if isinstance(reply, InjectError):
+                    unreached.append(_unreached(rank, reply.message, reply.help, gil_held=isinstance(reply, GilHeld)))
                     continue
-                told = agent_messages.read(answer)
-                if told is None:
-                    unreached.append(_unreached(rank, "what it answered is not understood", agent_messages.REMEDY))
-                elif "path" in told and _answers(here := _found(rank, told)):
-                    agents.append(here)
-                elif (told.get("leaving") or "path" in told) and time.monotonic() < until:
+                answer = read_answer(reply, AttachAnswer)
+                if answer is None:
+                    unreached.append(_unreached(rank, "its answer is malformed", REMEDY))
+                elif answer.path is not None and _is_reachable(agent := _agent(rank, answer, answer.path)):
+                    agents.append(agent)
+                elif (answer.leaving or answer.path is not None) and time.monotonic() < until:
                     again.append(rank)
                 else:
-                    why = str(told.get("refused") or "the agent of the last attach does not leave")
-                    unreached.append(_unreached(rank, why, "Look from outside instead: breakranks stacks"))
+                    why = answer.refused or "the agent of the last attach does not unload"
+                    unreached.append(_unreached(rank, why, REMEDY))
             chosen = again
             if again:
                 time.sleep(0.02)
@@ -86,8 +85,8 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = ATT
     return AttachResult(agents=tuple(agents), unreached=tuple(unreached))
 
 
-def _answers(found: FoundAgent) -> bool:
-    """Whether the agent is still there: it may have been about to leave."""
+def _is_reachable(found: FoundAgent) -> bool:
+    """Whether the agent still accepts connections: it may have been about to unload."""
     try:
         RankConnection(found, LocalAgents()).close()
     except OSError:
@@ -96,15 +95,15 @@ def _answers(found: FoundAgent) -> bool:
 
 
 def wait_for_leave(agents: Iterable[FoundAgent], seconds: float = 1.0) -> None:
-    """Until the agents have taken everything of ours along; one that somebody else uses too, or cannot yet, stays."""
+    """Wait until injected agents on this host have unloaded themselves. One with another console stays."""
     until = time.monotonic() + seconds
-    ours = [one.pid for one in agents if one.attached and not one.host]
-    while any(_has_agent(pid) for pid in ours) and time.monotonic() < until:
+    pids = [agent.pid for agent in agents if agent.attached and not agent.host]
+    while any(_has_agent(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.005)
 
 
 def _has_agent(pid: int) -> bool:
-    """Whether the agent's thread is there: it ends when all the rest has gone."""
+    """Whether the agent's thread runs: it is the last to end."""
     try:
         tids = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -120,14 +119,14 @@ def _comm(pid: int, tid: str) -> str:
         return ""
 
 
-def _who(job: FoundJob, rank: FoundRank) -> dict[str, object]:
-    """What the rank is told of itself; ``named``: its launcher has told it already."""
+def _identity(job: FoundJob, rank: FoundRank) -> dict[str, object]:
+    """The identity that the agent gets; ``named``: the launcher has set it in the environment."""
     digest = hashlib.blake2s(repr((job.job.key, job.job.started)).encode(), digest_size=4).hexdigest()
     return {
         "rank": rank.rank,
         "world": max(job.job.world_size, rank.rank + 1),
         "job": f"attached-{digest}",
-        "named": not job.job.key.startswith("pid-"),
+        "named": not job.of_pids,
         "guest": {"pid": os.getpid(), "start": started(os.getpid())},
     }
 
@@ -136,20 +135,20 @@ def _unreached(rank: FoundRank, what: str, help: str, *, gil_held: bool = False)
     return UnreachedRank(rank=rank.rank, pid=rank.pid, what=what, help=help, gil_held=gil_held)
 
 
-def _found(rank: FoundRank, told: dict[str, Any]) -> FoundAgent:
+def _agent(rank: FoundRank, answer: AttachAnswer, path: str) -> FoundAgent:
     return FoundAgent(
-        job=str(told["job"]),
+        job=answer.job,
         rank=rank.rank,
         pid=rank.pid,
         helper=False,
-        path=_seen_from_here(rank.pid, str(told["path"])),
+        path=_seen_from_here(rank.pid, path),
         debugging=False,
-        attached=bool(told.get("attached")),
+        attached=answer.attached,
     )
 
 
 def _seen_from_here(pid: int, path: str) -> str:
-    """A path of the process's as we can open it: it may be in a container."""
+    """The path of a file of the process in this process's mount namespace: the process may be in a container."""
     try:
         if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
             return f"/proc/{pid}/root{path}"

@@ -1,4 +1,4 @@
-"""Ending a job on request: the launcher is told first, as Ctrl-C or a scheduler would."""
+"""Ending a job on request: the launcher is signalled first, as Ctrl-C or a scheduler would do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GRACE_SECONDS = 10.0
 
 
 def end_job(launcher: int, ranks: list[int]) -> list[int]:
-    """Ask the launcher, or the ranks where there is none, to end; then make them. The pids that are still there."""
+    """Terminate the launcher, or the ranks if there is none; kill what remains; return the pids that still remain."""
     known = {pid: started(pid) for pid in (*([launcher] if launcher else []), *ranks)}
     _signal([launcher] if launcher else ranks, known, signal.SIGTERM)
     left = _wait(ranks, known)

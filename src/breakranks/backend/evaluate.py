@@ -1,32 +1,30 @@
-"""One question to many ranks, without an agent: evaluated there, and gone."""
+"""Evaluating one expression in ranks, without an agent: nothing stays in them."""
 
 from __future__ import annotations
 
 import ast
-from typing import Any
+from dataclasses import dataclass, field
 
-from msgspec import Struct
-
-from breakranks.backend import agent_messages
+from breakranks.backend.rank_decoder import REMEDY, EvalFields, read_answer
 from breakranks.errors import UsageError
-from breakranks.inject.agent_modules import bundle
 from breakranks.inject.inject_errors import InjectError
+from breakranks.inject.rank_agent_modules import bundle
 from breakranks.inject.run_in_process import ask_many
 from breakranks.jobs.found_jobs import FoundJob
-from breakranks.observe.watchdog import Watchdog
+from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.rankset import RankSet
-from breakranks.snapshot.answer_groups import RankAnswer
+from breakranks.snapshot.rank_answer import RankAnswer
 
 _MODULES = (
     "eval_entry",
     "unload",
-    "inspector",
+    "thread_names",
     "collective_guard",
     "fsdp",
     "value_summary",
     "thread_location",
     "thread_states",
-    "device_sync",
+    "stuck_device",
     "captured_output",
     "fork_hooks",
 )
@@ -41,8 +39,9 @@ _STATEMENTS = {
 }
 
 
-class EvalQuestion(Struct, frozen=True, kw_only=True):
-    """``frame``: a function's name or a number from the innermost; ``effects``: it may change things."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalQuestion:
+    """``frame``: the name of a function, or a number from the innermost frame. ``effects``: allow side effects."""
 
     source: str
     frame: str | None = None
@@ -50,20 +49,24 @@ class EvalQuestion(Struct, frozen=True, kw_only=True):
     effects: bool = False
 
 
-class EvalAnswer(Struct, frozen=True, kw_only=True):
-    """What one rank said. ``effect``: why it was not done, as nobody has allowed it; ``help``: why it was not asked."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalAnswer:
+    """The answer of one rank. ``effect``: the side effect for which it was not evaluated. ``help``: the remedy if the
+    rank could not be queried (``asked`` is False)."""
 
     rank: int
     answer: RankAnswer
-    where: dict[str, Any] = {}
+    where: dict[str, str | int | None] = field(default_factory=dict)
     thread: str = ""
     effect: str = ""
+    collective: str = ""  # that it would start
+    thread_name: str = ""
     help: str = ""
     asked: bool = True
 
 
 def effect_of(source: str) -> str:
-    """What a source does besides telling a value, as far as its text says; raises UsageError where it is no Python."""
+    """Return the side effect that the text of a source shows, or ""; raise UsageError if it is not Python."""
     try:
         tree = ast.parse(source.strip())
     except (SyntaxError, ValueError) as error:
@@ -71,21 +74,23 @@ def effect_of(source: str) -> str:
             f"{source!r} is not Python: {error}", "Write an expression: loss, self.path, len(queue)"
         ) from None
     if not tree.body:
-        raise UsageError("there is no expression", "Write one: breakranks eval 'loss'")
+        raise UsageError("there is no expression", "For example: breakranks eval 'loss'")
     for node in ast.walk(tree):
         if type(node) in _STATEMENTS:
             return _STATEMENTS[type(node)]
         if isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom)):
-            raise UsageError(f"{source!r} cannot be evaluated outside of its function", "Ask for a value instead.")
+            raise UsageError(
+                f"{source!r} cannot be evaluated outside of its function", "Give an expression that has a value."
+            )
     return "" if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else "a statement"
 
 
 def ask(
     job: FoundJob, ranks: RankSet | None, question: EvalQuestion, *, deadline: float, takers: RankSet | None = None
 ) -> list[EvalAnswer]:
-    """The answers of a job's ranks on this host, or of some of them, in the order of the ranks.
+    """Return the answers of the ranks on this host, or of some of them, in the order of the ranks.
 
-    ``takers``: all that are asked, where those of other hosts are, too.
+    ``takers``: every rank that is queried, including those on other hosts.
     """
     chosen = [rank for rank in job.ranks if ranks is None or rank.rank in ranks]
     arguments = {
@@ -100,38 +105,34 @@ def ask(
         },
     }
     with Watchdog() as dog:
-        found = ask_many([rank.pid for rank in chosen], "load_modules", arguments, deadline=deadline, dog=dog)
-    return [_told(rank.rank, found[rank.pid]) for rank in chosen]
+        answers = ask_many([rank.pid for rank in chosen], "load_modules", arguments, deadline=deadline, dog=dog)
+    return [_answer(rank.rank, answers[rank.pid]) for rank in chosen]
 
 
-def _told(rank: int, answer: bytes | InjectError) -> EvalAnswer:
+def _answer(rank: int, answer: bytes | InjectError) -> EvalAnswer:
     if isinstance(answer, InjectError):
         return EvalAnswer(
             rank=rank, answer=RankAnswer(rank=rank, text=answer.message, error=True), help=answer.help, asked=False
         )
-    said = agent_messages.read(answer)
-    if said is None:
-        text = "what it answered is not understood"
-        return EvalAnswer(
-            rank=rank, answer=RankAnswer(rank=rank, text=text, error=True), help=agent_messages.REMEDY, asked=False
-        )
-    if "refused" in said:
-        text = str(said["refused"])
-        return EvalAnswer(rank=rank, answer=RankAnswer(rank=rank, text=text, error=True), asked=False)
-    error = said.get("error")
-    effect = str(said.get("effect") or "")
-    described = said.get("described")
-    text = str(said.get("printed") or "") + str(error or effect or said.get("value") or "")
+    found = read_answer(answer, EvalFields)
+    if found is None:
+        text = "its answer cannot be read"
+        return EvalAnswer(rank=rank, answer=RankAnswer(rank=rank, text=text, error=True), help=REMEDY, asked=False)
+    if found.refused is not None:
+        return EvalAnswer(rank=rank, answer=RankAnswer(rank=rank, text=found.refused, error=True), asked=False)
+    effect = found.effect or ""
     return EvalAnswer(
         rank=rank,
         answer=RankAnswer(
             rank=rank,
-            text=text,
-            value=described if isinstance(described, dict) else None,
-            error=bool(error or effect),
-            cut=int(said.get("cut") or 0),
+            text=found.printed + (found.error or effect or found.value),
+            value=found.described,
+            error=bool(found.error or effect),
+            cut=found.cut,
         ),
-        where=said.get("where") or {},
-        thread=str(said.get("thread") or ""),
+        where=dict(found.where),
+        thread=found.thread,
         effect=effect,
+        collective=found.collective,
+        thread_name=found.thread_name,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from breakranks.backend.end_job import end_job
-from breakranks.backend.rank_connection import FoundAgent, LocalAgents
 from breakranks.backend.sampler import Sampler
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.jobs.local_jobs import find_jobs
@@ -19,10 +19,11 @@ from breakranks.snapshot.model import Job, Missing, Problem
 if TYPE_CHECKING:
     from breakranks.backend.attach_agents import AttachResult
     from breakranks.backend.evaluate import EvalAnswer, EvalQuestion
+    from breakranks.backend.found_agents import FoundAgent, LocalAgents
 
 
 class LocalJob:
-    """A job of this machine. What is injected into processes is imported where it is needed."""
+    """A job of this machine. What is injected into processes is imported when it is needed."""
 
     def __init__(self, found: FoundJob) -> None:
         self.found = found
@@ -63,15 +64,20 @@ class LocalBackend:
     def __init__(self, target: Pids | None = None) -> None:
         self._target = target
         self._found: LocalJobs | None = None
-        self.agents = LocalAgents()
+
+    @cached_property
+    def agents(self) -> LocalAgents:
+        from breakranks.backend.found_agents import LocalAgents  # 6 ms, and a sample needs no agent
+
+        return LocalAgents()
 
     def find(self) -> LocalJobs:
-        """Look again."""
+        """Search for jobs again."""
         self._found = find_jobs(read_table(), stack_of=threads_of)
         return self._found
 
     def jobs(self) -> tuple[LocalJob, ...]:
-        return tuple(LocalJob(one) for one in self.find().jobs)
+        return tuple(LocalJob(job) for job in self.find().jobs)
 
     def problems(self) -> tuple[Problem, ...]:
         return self._found.problems if self._found is not None else ()
@@ -87,7 +93,7 @@ class LocalBackend:
         yield self.job(key)
 
     def words_for(self, agents: Iterable[FoundAgent]) -> list[str]:
-        pids = [one.pid for one in agents]
+        pids = [agent.pid for agent in agents]
         job = self._job_with(pids)
         return ["--job", job.job.key] if job is not None else [f"pid:{','.join(map(str, pids))}"]
 
@@ -95,10 +101,10 @@ class LocalBackend:
         return [f"pid:{','.join(str(pid) for _, pid in ranks)}"]
 
     def end(self, agents: Iterable[FoundAgent]) -> list[str]:
-        return [f"pid {pid}" for pid in self.end_pids([one.pid for one in agents])]
+        return [f"pid {pid}" for pid in self.end_pids([agent.pid for agent in agents])]
 
     def end_pids(self, pids: Iterable[int]) -> list[int]:
-        """End the job that these processes are of; the pids that are still there."""
+        """End the job that these processes belong to; return the pids that remain."""
         known = set(pids)
         job = self._job_with(known)
         ranks = [rank.pid for rank in job.ranks] if job is not None else []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from breakranks.backend.job_backend import JobSampler
 from breakranks.explain.diagnosis import Diagnosis
@@ -16,12 +16,13 @@ from breakranks.snapshot.model import Problem, Snapshot
 INTERVAL_SECONDS = 0.5
 PATIENCE_SECONDS = 15.0
 _NOT_INSIDE = Problem(
-    "the ranks were not asked themselves (--no-inject): numbers, sizes and members of collectives, owners of locks and "
-    "steps are not known",
-    "Leave --no-inject out to have them.",
+    "numbers, sizes and members of collectives, lock owners and steps, because no code ran in the ranks (--no-inject)",
+    "Omit --no-inject to see them.",
 )
 _MAX_STEP_SECONDS = 1.0
-_READ_RECORDERS_EVERY = 3  # samples: ranks that have moved meanwhile are in other calls
+_WINDOW_SECONDS = 20.0  # the longest that a rule needs to see without progress is 15 s
+_MAX_WINDOW_SAMPLES = 30
+_READ_RECORDERS_EVERY = 3  # samples, because ranks that move are in other calls by then
 
 
 def sample_until_conclusive(
@@ -34,7 +35,7 @@ def sample_until_conclusive(
     inject: bool = True,
     progress: Callable[[float, Diagnosis], None] = lambda seconds, diagnosis: None,
 ) -> tuple[Snapshot, Diagnosis]:
-    """A snapshot and what it means. ``progress`` is told for how long another look will take, and what is known."""
+    """Return a snapshot and its diagnosis. ``progress`` is called before each wait for another sample."""
     with sampler:
         sampler.sample()
         time.sleep(interval)
@@ -55,3 +56,8 @@ def sample_until_conclusive(
             progress(min(diagnosis.wait, left), diagnosis)
             time.sleep(min(max(diagnosis.wait, interval), _MAX_STEP_SECONDS, left))
             sampler.sample(recorders=inject and sampler.sampled % _READ_RECORDERS_EVERY == 0)
+
+
+def window_samples(interval: float) -> int:
+    """Return how many samples, an interval apart, a live view keeps for its verdict."""
+    return max(2, min(_MAX_WINDOW_SAMPLES, math.ceil(_WINDOW_SECONDS / max(interval, 0.1)) + 1))

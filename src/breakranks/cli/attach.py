@@ -1,25 +1,26 @@
-"""Into a running job that nobody prepared: look at any variable of any rank, stop it, step it, let it go unharmed.
+"""Inspect, stop and step the ranks of a running job that was not prepared, and release it unharmed.
 
-A rank that is in Python is stopped at its next line. A rank that is blocked in C (a barrier, a sleep, a lock) is
-inspected: where, up, down, list, args, locals, p, pp, whatis, threads, all but stepping; `interrupt` stops it when it
-comes back. The prompt says which of the two it is. When it quits, or is killed, every rank goes on, and nothing of ours
-stays in it.
+A rank in Python is stopped at its next line. A rank that is blocked in C (a barrier, a sleep, a lock) can only be
+inspected: where, up, down, list, args, locals, p, pp, whatis, threads, everything but stepping. `interrupt` stops it
+when it returns to Python. The prompt shows which of the two it is. When the console quits, or is killed, every rank
+resumes, and breakranks unloads itself from it.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from breakranks.backend.attach_agents import UnreachedRank, wait_for_leave
+from breakranks.backend.attach_agents import AttachResult, UnreachedRank, wait_for_leave
 from breakranks.backend.job_backend import Backend, RunningJob
 from breakranks.cli import console as prompt
-from breakranks.cli import dap, job_selection, target_args, terminal_output
+from breakranks.cli import dap, job_selection, target_args
 from breakranks.cli.main import main
+from breakranks.console.begin_attach import AttachOptions, begin_attach, connect
+from breakranks.console.command_results import Notice, Outcome
 from breakranks.console.commands import Console
+from breakranks.console.console_loop import Begin
 from breakranks.console.debug_session import DebugSession
-from breakranks.console.interrupt_ranks import choose_thread, halt, make_patient
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.rankset import RankSet, ranks_text
 
@@ -27,9 +28,9 @@ EXAMPLES = """
 breakranks attach                              the job on this machine, all its ranks
 breakranks attach --rank 3                     stop rank 3 only; the others run on
 breakranks attach mpi:hostfile --rank 13       the job on the hosts of an MPI hostfile
-breakranks attach -c w -c 'p self.path'        ask, show, and go
-breakranks attach -c 'b train.py:30' -c 'p loss' -c c    stop at that line, ask, resume
-breakranks attach --no-stop pid:4242           only look, in any Python process
+breakranks attach -c w -c 'p self.path'        print, and resume
+breakranks attach -c 'b train.py:30' -c 'p loss' -c c    stop at that line, print, resume
+breakranks attach --no-stop pid:4242           only inspect, any Python process
 breakranks attach --thread loader              another thread than the main one
 breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and other DAP clients
 """
@@ -38,7 +39,7 @@ breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and oth
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
-    target_args.add_rank(parser, "stop and ask only these: 3, 0-7, 0,4-6")
+    target_args.add_rank(parser, "stop and inspect only these: 3, 0-7, 0,4-6")
     parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
     parser.add_argument("--no-stop", action="store_true", help="stop no rank: only inspect, while the job runs")
     prompt.add_script(parser)
@@ -50,89 +51,74 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     commands = prompt.commands_of(args)
     prompt.check_times(args)
-    for_clients = dap.wanted(args)
+    clients = dap.options_of(args)
     with job_selection.live(args) as (backend, job):
-        if for_clients and not backend.is_local:
+        if clients is not None and not backend.is_local:
             raise UsageError(
                 "--dap reaches the ranks of its own host", "Log in there, or use the console: leave --dap out."
             )
-        return _attach(backend, job, commands, for_clients=for_clients, args=args)
+        return _attach(backend, job, commands, clients, args)
 
 
 def _attach(
-    backend: Backend, job: RunningJob, commands: list[str] | None, *, for_clients: bool, args: argparse.Namespace
+    backend: Backend,
+    job: RunningJob,
+    commands: list[str] | None,
+    clients: dap.DapOptions | None,
+    args: argparse.Namespace,
 ) -> int:
     chosen = job_selection.ranks_of(job, args.rank)
-    # An agent in every rank, also of those that run on: their timeouts are long while another is stopped.
+    # An agent in every rank, also of those that keep running: their timeouts are long while another is stopped.
     attached = job.attach(None)
-    missed = [one for one in attached.unreached if chosen is None or one.rank in chosen]
-    if len(missed) == (len(job.ranks) if chosen is None else len(chosen)):
-        _say_native(backend, missed)
-        raise BreakranksError(f"no rank can be entered: {missed[0].what}", missed[0].help)
+    unreached = [rank for rank in attached.unreached if chosen is None or rank.rank in chosen]
+    if len(unreached) == (len(job.ranks) if chosen is None else len(chosen)):
+        _show_native(backend, unreached)
+        raise BreakranksError(f"no rank can be entered: {unreached[0].what}", unreached[0].help)
     session = DebugSession(agents=attached.agents, backend=backend)
+    if clients is not None:
+        return _serve(session, chosen, clients)
+    options = AttachOptions(ranks=chosen, thread=args.thread, stop=not args.no_stop)
 
-    if for_clients:
-        return _serve(session, chosen, args)
+    def begin(console: Console) -> Iterator[Outcome]:
+        yield from begin_attach(console, options)
+        yield from _unreached_notices(unreached)
+        if not args.json:
+            _show_native(backend, unreached)
 
-    def begin(session: DebugSession, console: Console) -> bool:
-        _begin(session, console, chosen, args)
-        _say_missed(backend, missed, args)
-        return True
+    return _run(session, attached, commands, begin, args)
 
+
+def _run(
+    session: DebugSession,
+    attached: AttachResult,
+    commands: list[str] | None,
+    begin: Begin,
+    args: argparse.Namespace,
+) -> int:
     try:
-        if commands is None and not args.json and sys.stdin.isatty():
-            return prompt.talk(session, args, begin)
-        if commands is None:
-            commands = [line.rstrip("\n") for line in sys.stdin]
-        return prompt.script(session, commands, args, begin)
+        return prompt.run_loop(session, commands, args, begin=begin)
     finally:
         wait_for_leave(attached.agents)
 
 
-def _serve(session: DebugSession, chosen: RankSet | None, args: argparse.Namespace) -> int:
+def _serve(session: DebugSession, chosen: RankSet | None, clients: dap.DapOptions) -> int:
     try:
-        _meet(session)
-        return dap.serve(session, session.ranks if chosen is None else chosen, args)
+        connect(session)
+        return dap.serve(session, session.ranks if chosen is None else chosen, clients)
     finally:
         session.close(armed=False)
 
 
-def _meet(session: DebugSession) -> None:
-    session.scan()
-    session.wait(lambda: bool(session.ranks) and all(session.state(rank).get("pid") for rank in session.ranks), 2.0)
-
-
-def _begin(session: DebugSession, console: Console, chosen: RankSet | None, args: argparse.Namespace) -> None:
-    _meet(session)
-    make_patient(session)
-    ranks = session.ranks if chosen is None else chosen & session.ranks
-    if chosen is not None:
-        for _ in console.execute(f"focus {ranks}"):
-            pass
-    if args.thread:
-        ranks = choose_thread(session, ranks, args.thread)
-    refused = {} if args.no_stop else halt(session, ranks)
-    session.take_events()
-    if not args.json:
-        prompt.show_standings(session, ranks, args)
-        for rank, why in refused.items():
-            terminal_output.show([[(f"rank {rank} cannot be stopped: {why}", "warn")]], terminal_output.look(args))
-
-
-def _say_missed(backend: Backend, missed: Sequence[UnreachedRank], args: argparse.Namespace) -> None:
-    if not missed or args.json:
-        return
-
+def _unreached_notices(unreached: Sequence[UnreachedRank]) -> Iterator[Outcome]:
     groups: dict[tuple[str, str], list[int]] = {}
-    for one in missed:
-        groups.setdefault((one.what, one.help), []).append(one.rank)
+    for rank in unreached:
+        groups.setdefault((rank.what, rank.help), []).append(rank.rank)
     for (what, help), ranks in groups.items():
-        lines = [[(f"{ranks_text(RankSet(ranks))} cannot be entered: {what}", "warn")], [(help, "dim")]]
-        terminal_output.show(lines, terminal_output.look(args))
-    _say_native(backend, missed)
+        yield Notice(text=f"{ranks_text(RankSet(ranks))} cannot be entered: {what}", style="warn")
+        yield Notice(text=help, style="dim")
 
 
-def _say_native(backend: Backend, missed: Sequence[UnreachedRank]) -> None:
-    """Where no Python can run there is still what can be seen from outside, C frames too."""
-    if any(one.gil_held for one in missed):
-        main(["stacks", "--native", *backend.words_for_ranks((one.rank, one.pid) for one in missed)])
+def _show_native(backend: Backend, unreached: Sequence[UnreachedRank]) -> None:
+    """Where no Python can run, the C frames can still be shown from outside."""
+    if any(rank.gil_held for rank in unreached):
+        main(["stacks", "--native", *backend.words_for_ranks((rank.rank, rank.pid) for rank in unreached)])

@@ -1,12 +1,11 @@
-"""Defaults for TARGET and the options of reaching hosts: from the environment, or else from a file.
+"""Defaults for TARGET and the options of reaching hosts, from the environment or a file.
 
     # ~/.config/breakranks/config.toml (or the file that $BREAKRANKS_CONFIG names)
     target = "ssh:n[1-16]"
     ssh_config = "~/.ssh/cluster"
     deadline = 20
 
-What is typed wins over the environment, and that over the file. Where there is none of them, one look for a file is all
-that this costs.
+Options override environment variables, which override the file.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from collections.abc import Mapping
 from breakranks.errors import UsageError
 
 _KINDS = {
-    "target": "a text",
+    "target": "a string",
     "ssh_config": "a path",
-    "ssh_options": "options of ssh, as a text or a list of words",
+    "ssh_options": "options of ssh, as a string or a list of words",
     "python": "a path",
     "setup": "a command",
     "sudo": "true or false",
@@ -41,7 +40,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def fill(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> None:
-    """Give what was not typed (None in ``args``; a flag: False) its default; raises UsageError for a bad one."""
+    """Set the options that were not given (None, or False for a flag); raise UsageError for an invalid default."""
     wanted = [name for name in _KINDS if getattr(args, name, "") is (False if name == "sudo" else None)]
     if not wanted:
         return
@@ -56,7 +55,7 @@ def fill(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> N
 
 
 def read_file(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
-    """The values of the file of defaults; none where there is no such file."""
+    """Return the values of the configuration file, or none if there is no file."""
     named = environ.get("BREAKRANKS_CONFIG", "")
     folder = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     path = os.path.expanduser(named) if named else os.path.join(folder, "breakranks", "config.toml")
@@ -65,15 +64,17 @@ def read_file(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
             data = file.read(1_000_000)
     except (FileNotFoundError, NotADirectoryError) as error:
         if named:
-            raise UsageError(f"BREAKRANKS_CONFIG names {path}, which is not there", "Unset it, or make it.") from error
+            raise UsageError(
+                f"BREAKRANKS_CONFIG names {path}, which does not exist", "Unset it, or create the file."
+            ) from error
         return {}
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "Mend it, or remove it.") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "Make it readable, or remove it.") from error
     values = {}
     for key, value in _parsed(data, path).items():
         name = key.replace("-", "_")
         if name not in _KINDS:
-            raise UsageError(f"{path}: there is no {key!r}", f"There is: {', '.join(_KINDS)}")
+            raise UsageError(f"{path}: unknown key {key!r}", f"The keys are: {', '.join(_KINDS)}")
         values[name] = checked(name, value, f"{path}: {key}", typed=True)
     return values
 
@@ -83,17 +84,17 @@ def _parsed(data: bytes, path: str) -> dict[str, object]:
         import tomllib
     except ImportError as error:  # Python 3.10
         raise UsageError(
-            f"{path} is read by breakranks on Python 3.11 and later only",
-            "Set the same in the environment, such as BREAKRANKS_TARGET, and move the file away.",
+            f"{path} can only be read on Python 3.11 or newer",
+            "Set the values in the environment, such as BREAKRANKS_TARGET, and remove the file.",
         ) from error
     try:
         return dict(tomllib.loads(data.decode("utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", 'A line of it: target = "ssh:n[1-16]"') from error
+        raise UsageError(f"{path} is not TOML: {error}", 'For example: target = "ssh:n[1-16]"') from error
 
 
 def checked(name: str, value: object, place: str, *, typed: bool) -> object:
-    """A value as the option has it. ``typed``: it has a type of its own; in the environment all is text."""
+    """Return a value as the option has it. ``typed``: it has a type, as in the file; environment variables are text."""
     good: object
     if name == "sudo":
         good = _truth(value, typed)
@@ -109,7 +110,7 @@ def checked(name: str, value: object, place: str, *, typed: bool) -> object:
         example = _EXAMPLES[name]
         quoted = example if not typed or name in ("sudo", "deadline") else f'"{example}"'
         written = f"{name} = {quoted}" if typed else f"BREAKRANKS_{name.upper()}={quoted!r}"
-        raise UsageError(f"{place} is {str(value)[:80]!r}, and must be {_KINDS[name]}", f"For example: {written}")
+        raise UsageError(f"{place} is {str(value)[:80]!r}, but must be {_KINDS[name]}", f"For example: {written}")
     return good
 
 

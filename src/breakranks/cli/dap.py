@@ -11,63 +11,81 @@ import signal
 import sys
 from typing import TextIO
 
+from msgspec import Struct
+
+from breakranks.cli.exit_status import OK
 from breakranks.console.debug_session import DebugSession
-from breakranks.dap.bridge import LOOPBACK, DapBridge
-from breakranks.dap.launch_json import config_of, write
+from breakranks.dap.bridge import LOOPBACK, DapBridge, ranks_without_debugpy
+from breakranks.dap.launch_json import LaunchConfig, config_of, write
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.rankset import RankSet, ranks_text
 
-_MOST_LINES = 8
+_MAX_LINES = 8
 REMEDY = "Install it where breakranks runs: pip install 'breakranks[dap]'"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `breakranks attach` that are about DAP."""
+    """Add the options of `breakranks attach` for DAP."""
     parser.add_argument(
         "--dap", action="store_true", help="for VS Code and other DAP clients: a loopback port with a token"
     )
-    parser.add_argument("--dap-unix", action="store_true", help="the same without any port: UNIX sockets only")
-    parser.add_argument("--dap-port", metavar="PORT", type=int, default=0, help="which port (any that is free)")
+    parser.add_argument("--dap-unix", action="store_true", help="the same without a port: UNIX sockets only")
+    parser.add_argument("--dap-port", metavar="PORT", type=int, default=0, help="the port (default: any that is free)")
     parser.add_argument(
-        "--launch-json", metavar="FILE", help="write the ranks into this launch.json, .vscode/launch.json say; - prints"
+        "--launch-json",
+        metavar="FILE",
+        help="write the ranks to this launch.json, such as .vscode/launch.json; - prints",
     )
 
 
-def wanted(args: argparse.Namespace) -> bool:
-    """Whether a command line asks for DAP. What cannot be is refused here, before anything is attached to."""
+class DapOptions(Struct, frozen=True, kw_only=True):
+    """``port``: of the loopback device, 0 for any, None for UNIX sockets only. ``launch_json``: a file, or "-"."""
+
+    port: int | None
+    launch_json: str | None = None
+
+
+def options_of(args: argparse.Namespace) -> DapOptions | None:
+    """The options, or None where a command line does not ask for DAP. Raises UsageError before anything is attached."""
     asked = bool(args.dap or args.dap_unix)
     if not asked and (args.dap_port or args.launch_json):
-        raise UsageError("--dap-port and --launch-json are about --dap", "Add --dap.")
+        raise UsageError("--dap-port and --launch-json need --dap", "Add --dap.")
     if args.dap_unix and (args.dap_port or args.launch_json):
         raise UsageError("--dap-unix opens no port, and VS Code needs one", "Use --dap instead.")
     if not 0 <= args.dap_port < 65536:
-        raise UsageError(f"--dap-port {args.dap_port} is no port", "Give one from 1024 to 65535, or leave it out.")
-    return asked
+        raise UsageError(
+            f"--dap-port {args.dap_port} is not a port", "Give one from 1024 to 65535, or leave the option out."
+        )
+    if not asked:
+        return None
+    return DapOptions(port=None if args.dap_unix else args.dap_port, launch_json=args.launch_json)
 
 
-def serve(session: DebugSession, ranks: RankSet, args: argparse.Namespace) -> int:
+def serve(session: DebugSession, ranks: RankSet, options: DapOptions) -> int:
     """Serve DAP clients on these ranks until Ctrl-C, or until the job has ended. The session is left open."""
     import asyncio
 
-    out = sys.stderr if args.launch_json == "-" else sys.stdout
+    out = sys.stderr if options.launch_json == "-" else sys.stdout
     here = ranks & session.ranks
     if not here:
         raise BreakranksError(f"none of the ranks {ranks} can be reached", "breakranks ps shows the job.")
     folder = _debugpy_folder()
     if not folder:
-        _need_debugpy(session, here)
+        without = ranks_without_debugpy(session, here)
+        if without:
+            raise BreakranksError(f"debugpy is neither here nor in {ranks_text(without)}", REMEDY)
     bridge = DapBridge(
         session,
         here,
-        port=None if args.dap_unix else args.dap_port,
+        port=options.port,
         token=secrets.token_urlsafe(24),
         folder=folder,
         say=lambda text: _say(text, out),
     )
-    return asyncio.run(_serve(bridge, here, args, out))
+    return asyncio.run(_serve(bridge, here, options, out))
 
 
-async def _serve(bridge: DapBridge, ranks: RankSet, args: argparse.Namespace, out: TextIO) -> int:
+async def _serve(bridge: DapBridge, ranks: RankSet, options: DapOptions, out: TextIO) -> int:
     import asyncio
 
     stop = asyncio.Event()
@@ -76,56 +94,49 @@ async def _serve(bridge: DapBridge, ranks: RankSet, args: argparse.Namespace, ou
         loop.add_signal_handler(number, stop.set)
     try:
         await bridge.open()
-        _tell_where(bridge, ranks, args, out)
+        _show_addresses(bridge, ranks, options, out)
         if await bridge.run(stop):
-            _say("clients are disconnected, the job runs on", out)
+            _say("clients are disconnected, the job keeps running", out)
         else:
             _say("the job has ended", out)
     finally:
         await bridge.close()
-    return 0
+    return OK
 
 
-def _tell_where(bridge: DapBridge, ranks: RankSet, args: argparse.Namespace, out: TextIO) -> None:
-    for rank, path in list(bridge.paths.items())[:_MOST_LINES]:
-        _say(f"rank {rank}: {path}", out)
-    if len(bridge.paths) > _MOST_LINES:
-        _say(f"… and {len(bridge.paths) - _MOST_LINES} more like it", out)
+def _show_addresses(bridge: DapBridge, ranks: RankSet, options: DapOptions, out: TextIO) -> None:
+    for rank, socket_path in list(bridge.paths.items())[:_MAX_LINES]:
+        _say(f"rank {rank}: {socket_path}", out)
+    if len(bridge.paths) > _MAX_LINES:
+        _say(f"… and {len(bridge.paths) - _MAX_LINES} more", out)
     if bridge.port:
         _say(f"all of them: {LOOPBACK}:{bridge.port}, with the token", out)
-        ours = config_of(ranks, LOOPBACK, bridge.port, bridge.token)
-        problem = "" if args.launch_json in (None, "-") else write(args.launch_json, ours)
-        if args.launch_json not in (None, "-") and not problem:
-            _say(f"{args.launch_json} is written: start “{ours['compounds'][0]['name']}” in VS Code", out)
+        config = config_of(ranks, LOOPBACK, bridge.port, bridge.token)
+        path = options.launch_json if options.launch_json != "-" else None
+        problem = write(path, config) if path is not None else ""
+        if path is not None and not problem:
+            _say(f"{path} is written: start “{config['compounds'][0]['name']}” in VS Code", out)
         else:
-            _print_config(ours, problem, out)
-    _say("Ctrl-C ends this; the job runs on", out)
+            _print_config(config, problem, out)
+    _say("Ctrl-C ends this; the job keeps running", out)
 
 
-def _print_config(ours: dict[str, object], problem: str, out: TextIO) -> None:
+def _print_config(config: LaunchConfig, problem: str, out: TextIO) -> None:
     if problem:
-        _say(f"{problem}. This belongs into it:", out)
+        _say(f"{problem}. Add this to it:", out)
     elif out is sys.stdout:
         _say("for .vscode/launch.json (--launch-json writes it):", out)
-    print(json.dumps(ours, indent=4), flush=True)
+    print(json.dumps(config, indent=4), flush=True)
 
 
 def _debugpy_folder() -> str:
-    """Where the debugpy of our own environment is, or nothing."""
-    found = importlib.util.find_spec("debugpy")
-    return os.path.dirname(os.path.dirname(found.origin)) if found is not None and found.origin else ""
-
-
-def _need_debugpy(session: DebugSession, ranks: RankSet) -> None:
-    """Without one of ours, every rank must have its own."""
-    replies = session.ask({"do": "dap"}, ranks, 5.0)
-    without = RankSet(rank for rank in ranks if not replies.get(rank, {}).get("own"))
-    if without:
-        raise BreakranksError(f"debugpy is neither here nor in {ranks_text(without)}", REMEDY)
+    """The folder of the debugpy in this environment, or nothing."""
+    spec = importlib.util.find_spec("debugpy")
+    return os.path.dirname(os.path.dirname(spec.origin)) if spec is not None and spec.origin else ""
 
 
 def _say(text: str, out: TextIO) -> None:
     try:
         print(text, file=out, flush=True)
-    except OSError:  # whoever read it has left; clients have not
+    except OSError:  # the reader has left, and clients have not
         pass

@@ -1,7 +1,7 @@
-"""Ask the ranks of a running job one thing: what is EXPR there? The job goes on, and nothing stays in it.
+"""Evaluate an expression in the ranks of a running job. The job is not stopped, and nothing stays in it.
 
-It is evaluated in the innermost frame of the main thread that knows its names, whether the rank runs or is blocked; a
-thread of ours does it, so the job's own stays where it is. Equal answers are shown once.
+The expression is evaluated in the innermost frame of the main thread that has its names, whether the rank runs or is
+blocked. An injected thread does it, so the threads of the job are not disturbed. Equal answers are shown once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from breakranks.backend import evaluate
 from breakranks.backend.evaluate import EvalAnswer, EvalQuestion
 from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.exit_status import FOUND, OK
 from breakranks.errors import BreakranksError, UsageError
+from breakranks.rank_messages import read_place
 from breakranks.show import answer_lines, stop_lines
 from breakranks.show.answers_json import as_json
 from breakranks.snapshot.answer_groups import fold
@@ -35,7 +36,7 @@ breakranks eval --allow-effects 'cfg.verbose = True' change something, in a scri
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
-    parser.add_argument("expression", metavar="EXPR", help="what to ask; in quotes, where it has spaces")
+    parser.add_argument("expression", metavar="EXPR", help="a Python expression or statement, quoted")
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     target_args.add_rank(parser)
     parser.add_argument(
@@ -49,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-effects",
         action="store_true",
-        help="do not ask before an assignment, or a call that starts a collective",
+        help="evaluate an assignment, or a call that starts a collective, without confirmation",
     )
     parser.add_argument(
         "--timeout", metavar="S", type=float, default=15.0, help="seconds to wait for the answers (default: 15)"
@@ -70,21 +71,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answers(job: RunningJob, question: EvalQuestion, effect: str, args: argparse.Namespace) -> Sequence[EvalAnswer]:
-    """What the ranks say; again, if a person allows what it would change."""
+    """The answers of the ranks; those of a second evaluation, if the user allows what it would change."""
     ranks = job_selection.ranks_of(job, args.rank)
     if effect and not question.effects:
         question = _allowed(question, f"{question.source!r} is {effect}, and changes the job")
-    told = job.evaluate(ranks, question, args.timeout)
-    effects = [one for one in told if one.effect]
-    if effects and not question.effects:
-        question = _allowed(question, f"it starts a collective, {effects[0].effect.partition(' needs ')[0]}")
-        told = job.evaluate(ranks, question, args.timeout)
-    return told
+    answers = job.evaluate(ranks, question, args.timeout)
+    refused = [answer for answer in answers if answer.effect]
+    if refused and not question.effects:
+        question = _allowed(
+            question, f"{question.source!r} starts a collective, {refused[0].collective or refused[0].effect}"
+        )
+        answers = job.evaluate(ranks, question, args.timeout)
+    return answers
 
 
 def _allowed(question: EvalQuestion, why: str) -> EvalQuestion:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(why, "In a script say that it is meant: --allow-effects")
+        raise UsageError(why, "In a script, allow it: --allow-effects")
     sys.stderr.write(f"breakranks: {why}. Do it? yes/no > ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -92,31 +95,31 @@ def _allowed(question: EvalQuestion, why: str) -> EvalQuestion:
     return replace(question, effects=True)
 
 
-def _show(told: Sequence[EvalAnswer], args: argparse.Namespace) -> int:
-    if told and not any(one.asked for one in told):
+def _show(answers: Sequence[EvalAnswer], args: argparse.Namespace) -> int:
+    if answers and not any(answer.asked for answer in answers):
         if args.json:
-            _show_json(told)
-        raise BreakranksError(f"no rank could be asked: {told[0].answer.text}", told[0].help)
+            _show_json(answers)
+        raise BreakranksError(f"no rank could evaluate it: {answers[0].answer.text}", answers[0].help)
     if args.json:
-        _show_json(told)
+        _show_json(answers)
     else:
-        _show_text(told, args)
-    return 1 if any(one.answer.error for one in told) else 0
+        _show_text(answers, args)
+    return FOUND if any(answer.answer.error for answer in answers) else OK
 
 
-def _show_text(told: Sequence[EvalAnswer], args: argparse.Namespace) -> None:
+def _show_text(answers: Sequence[EvalAnswer], args: argparse.Namespace) -> None:
     look = terminal_output.look(args)
-    terminal_output.show(
-        stop_lines.where_lines([(one.rank, one.where, one.thread) for one in told if one.where], look), look
-    )
-    terminal_output.show(answer_lines.lines(fold(one.answer for one in told), look), look)
-    helps = dict.fromkeys(one.help for one in told if one.help)
+    places = ((answer.rank, read_place(answer.where), answer.thread_name) for answer in answers)
+    known = [(rank, place, thread) for rank, place, thread in places if place is not None]
+    terminal_output.show(stop_lines.where_lines(known, look), look)
+    terminal_output.show(answer_lines.lines(fold(answer.answer for answer in answers), look), look)
+    helps = dict.fromkeys(answer.help for answer in answers if answer.help)
     terminal_output.show([[(help, "dim")] for text in helps for help in text.splitlines()], look)
 
 
-def _show_json(told: Sequence[EvalAnswer]) -> None:
-    by_rank = {one.rank: one for one in told}
-    folded = fold(one.answer for one in told)
+def _show_json(answers: Sequence[EvalAnswer]) -> None:
+    by_rank = {answer.rank: answer for answer in answers}
+    folded = fold(answer.answer for answer in answers)
     groups = []
     for group, plain in zip(folded.groups, as_json(folded)["answers"], strict=True):
         first = by_rank[group.members[0]]

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-# By command, what 0, 1 and 2 mean.
+OK, FOUND, FAILED = 0, 1, 2
+# By command, the meaning of these.
 MEANINGS = {
-    "why": ("no rank hangs", "a verdict was found", "the job could not be looked at"),
+    "why": ("no rank hangs", "a verdict was found", "the job could not be inspected"),
     "collectives": (
         "no rank waits for another",
         "ranks wait, or their calls differ",
         "no flight recorder could be read",
     ),
-    "ps": ("jobs were found", "", "no job was found, or none could be looked at"),
+    "ps": ("jobs were found", "", "no job was found, or none could be inspected"),
     "stacks": ("at least one stack was read", "", "no stack was read"),
-    "top": ("no rank hangs (--once, files)", "a verdict was found", "the job could not be looked at"),
-    "console": ("every rank answered", "a rank answered with an error, or not at all", "no rank was there"),
-    "attach": ("every rank answered", "a rank answered with an error, or not at all", "no rank could be entered"),
-    "eval": ("every rank answered", "the expression failed in some ranks", "no rank could be asked"),
+    "top": ("no rank hangs (--once, files)", "a verdict was found", "the job could not be inspected"),
+    "console": ("every rank answered", "a rank answered with an error, or did not answer", "no rank was found"),
+    "attach": (
+        "every rank answered",
+        "a rank answered with an error, or did not answer",
+        "no rank could be attached to",
+    ),
+    "eval": ("every rank answered", "the expression failed in some ranks", "no rank could be queried"),
     "probe": ("a rank reached the line", "no rank reached it in time", "no logpoint could be set"),
-    "snapshot": ("the file was written", "", "it was not"),
+    "snapshot": ("the file was written", "", "the file was not written"),
     "hosts": ("every host passed every check", "some hosts failed a check", "no host could be reached"),
-    "demo": ("the job was explained", "", "it was not"),
+    "demo": ("the job was explained", "", "the job was not explained"),
 }
-ALWAYS = "2 also: wrong options. 130: ended by Ctrl-C. 141: whoever read the output has left."
+ALWAYS = "Any command: 2 also for wrong options, 130 after Ctrl-C, 141 if the reader of its output has closed it."
 
 
 def status_text(command: str) -> str:
-    """``exit status: 0 …, 1 …, 2 …``"""
-    told = [f"{status} {meaning}" for status, meaning in enumerate(MEANINGS[command]) if meaning]
-    return f"exit status: {'; '.join(told)}"
+    """Return the part of ``--help`` that lists the exit statuses of a command."""
+    listed = [f"{status} {meaning}" for status, meaning in enumerate(MEANINGS[command]) if meaning]
+    return f"exit status: {'; '.join(listed)}\n{ALWAYS}"

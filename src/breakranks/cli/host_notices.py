@@ -1,30 +1,30 @@
-"""What is said on a terminal while hosts are waited for."""
+"""What a command prints while it waits for hosts."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from breakranks.cli.progress_line import ProgressLine
-from breakranks.cli.terminal_output import look, show
+from breakranks.cli.terminal_output import show
 from breakranks.hosts.transports import LostHost
+from breakranks.show.terminal_text import TerminalStyle
 
 
 class TerminalNotices:
-    """One line on a terminal, replaced as things go on; elsewhere it is said once."""
+    """The notices of a :class:`HostsBackend`, on a terminal. Without a terminal, progress is printed once."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self._args = args
+    def __init__(self, look: Callable[[], TerminalStyle]) -> None:
+        self._look = look
         self._line = ProgressLine()
-        self._said = False
+        self._printed = False
 
     def progress(self, waiting: str, answered: int, total: int) -> None:
         text = f"{answered} of {total} hosts have answered; waiting for {waiting}"
         if sys.stderr.isatty():
             self._line(text)
-        elif not self._said:
-            self._said = True
+        elif not self._printed:
+            self._printed = True
             sys.stderr.write(f"breakranks: {text}\n")
 
     def done(self) -> None:
@@ -32,12 +32,12 @@ class TerminalNotices:
 
     def late(self, hosts: str) -> None:
         sys.stdout.flush()
-        sys.stderr.write(f"breakranks: waiting for {hosts}; Ctrl-C leaves it at that\n")
+        sys.stderr.write(f"breakranks: still waiting for {hosts}; Ctrl-C stops waiting\n")
 
     def arrived(self, hosts: str) -> None:
-        print(f"\n{hosts} has answered since; with it:\n")
+        print(f"\nnow with {hosts}, which answered late:\n")
 
     def lost(self, reasons: Iterable[tuple[str, LostHost]]) -> None:
-        how = look(self._args)
+        look = self._look()
         for hosts, lost in reasons:
-            show([[(hosts, "rank"), f": {lost.what}"], *(["  ", line] for line in lost.remedy.splitlines())], how)
+            show([[(hosts, "rank"), f": {lost.what}"], *(["  ", line] for line in lost.remedy.splitlines())], look)

@@ -1,8 +1,7 @@
-"""The one way in: chooses a command, and turns every error into a message and an exit status.
+"""The entry point: choose a command, run it, and turn every error into a message and an exit status.
 
-A command is a module with a docstring (its description), ``EXAMPLES`` (lines for ``--help``),
-``configure(parser)`` and ``run(args) -> int``. Only the chosen one is imported: start-up is part of how
-fast a hung job is explained.
+A command is a module with a docstring (its description), ``EXAMPLES`` (lines for ``--help``), ``configure(parser)`` and
+``run(args) -> int``. Only the chosen module is imported, because start-up time delays the answer.
 """
 
 from __future__ import annotations
@@ -20,28 +19,31 @@ from types import ModuleType
 
 from breakranks import __version__
 from breakranks.cli.config import fill
-from breakranks.cli.exit_status import status_text
+from breakranks.cli.exit_status import FAILED, OK, status_text
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.log import Log, configure, milliseconds
-from breakranks.observe.process_table import redact
+from breakranks.observe.redaction import redact
 
 COMMANDS = {
     "why": ("breakranks.cli.why", "why a job hangs: which rank, where, and what to do"),
-    "collectives": ("breakranks.cli.collectives", "who is at which collective of which group, and who is behind"),
+    "collectives": (
+        "breakranks.cli.collectives",
+        "which collective the ranks of each group are at, and which are behind",
+    ),
     "ps": ("breakranks.cli.ps", "the jobs on this machine and their ranks"),
     "stacks": ("breakranks.cli.stacks", "what every rank is doing, folded into one tree"),
-    "top": ("breakranks.cli.top", "what every rank is doing, live: which ranks move and which do not"),
+    "top": ("breakranks.cli.top", "what every rank is doing, live: which ranks make progress and which do not"),
     "console": ("breakranks.cli.console", "one prompt over the ranks that stopped at breakranks.breakpoint()"),
-    "attach": ("breakranks.cli.attach", "inspect, stop and step the ranks of a running job that was not prepared"),
+    "attach": ("breakranks.cli.attach", "inspect, stop and step the ranks of a running job, without preparation"),
     "eval": ("breakranks.cli.eval", "evaluate an expression in running ranks"),
     "probe": ("breakranks.cli.probe", "print expressions each time a rank executes FILE:LINE, without stopping it"),
-    "snapshot": ("breakranks.cli.snapshot", "save what can be seen of a job to one file"),
+    "snapshot": ("breakranks.cli.snapshot", "save the evidence of a job (stacks, states, files, locks) to one file"),
     "hosts": ("breakranks.cli.hosts", "check each host: login, Python, processes, ranks, stacks"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }
 COLLECTOR_THRESHOLDS = (100_000, 50, 100)
 VERBOSE = ("-v", "--verbose")
-STATUS = "exit status: 0 nothing wrong found, 1 something found, 2 could not look; see breakranks COMMAND --help"
+STATUS = "exit status: 0 no problem found, 1 a problem found, 2 breakranks failed; see breakranks COMMAND --help"
 
 _log = Log("cli")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -49,19 +51,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 HELP = """\
 usage: breakranks COMMAND [TARGET] [options]
 
-Find the rank that broke ranks, and why. Works on a job that nobody prepared.
+Find the rank that broke ranks, and why. The job needs no preparation.
 
 commands:
 {commands}
 
-TARGET is where the job is: nothing or local (this machine), pid:123,124 (these processes), hosts
-(ssh:n[1-4], pdsh:n[1-4], slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS), or a file made with `breakranks snapshot`.
+TARGET is where the job is: local (this machine, the default), pid:123,124 (these processes), hosts (ssh:n[1-4],
+pdsh:n[1-4], slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS), a file made with `breakranks snapshot`, or a folder of
+flight recorder dumps.
 
 examples:
   breakranks why                   explain the job that hangs on this machine
   breakranks stacks --rank 0-3     what four ranks are doing
   breakranks why slurm:2180718     the same on all hosts of a Slurm job
-  breakranks -v why ssh:n[1-4]     and log on standard error what is run, asked and refused; -vv logs more
+  breakranks -v why ssh:n[1-4]     and log to standard error what is run, asked and refused; -vv logs more
   breakranks COMMAND --help        options and examples of one command
 
 BREAKRANKS_LOG=FILE appends the log of -vv to a file.
@@ -71,27 +74,27 @@ BREAKRANKS_LOG=FILE appends the log of -vv to a file.
 
 
 def entry() -> None:
-    """The console script."""
+    """Run the console script."""
     status = main()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):
         pass
-    # Without taking the interpreter apart first, which takes longer than to show a job.
+    # Finalizing the interpreter would take longer than showing a job.
     os._exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit status and never raises for what a user did."""
+    """Run one command line and return its exit status. A user's mistake never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
     began = time.monotonic()
-    # Evidence is a million small objects that stay: looking for garbage again and again takes half of the time.
+    # Evidence is a million small objects that stay alive. With the default thresholds, collection takes half the time.
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
-    if sys.stdout is None:  # closed by whoever started us: >&-
+    if sys.stdout is None:  # closed by the caller: >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets a stand-in, never an exception.
+        # A character that the encoding lacks is replaced instead of raising an exception.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
@@ -104,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.info("ended by Ctrl-C", status=130, ms=milliseconds(began))
         return 130
     except BrokenPipeError:
-        _drop_output()  # whoever read it has left: | head
+        _drop_output()  # the reader has exited: | head
         return 141
     except Exception as error:
         _log.info("ended", status=2, why=f"{type(error).__name__}: {error}", ms=milliseconds(began))
@@ -115,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _complain(
             f"unexpected {type(error).__name__}: {error}",
-            "This is a bug of breakranks, not of your job. Please report it with what this prints:\n"
+            "This is a bug of breakranks, not of your job. Please report it with the output of:\n"
             "  BREAKRANKS_DEBUG=1 breakranks " + " ".join(words),
         )
     _log.info("ended", status=status, ms=milliseconds(began))
@@ -132,15 +135,15 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         rows = "\n".join(f"  {name:<11} {summary}" for name, (_, summary) in COMMANDS.items())
         (sys.stdout if words else sys.stderr).write(HELP.format(commands=rows, status=STATUS))
-        return 0 if words else 2
+        return OK if words else FAILED
     if words[0] in ("-V", "--version"):
         print(f"breakranks {__version__}")
-        return 0
+        return OK
     name = words[0]
     if name not in COMMANDS:
-        raise UsageError(f"there is no command {name!r}", _suggestion(name))
+        raise UsageError(f"unknown command {name!r}", _suggestion(name))
     module = importlib.import_module(COMMANDS[name][0])
-    # Intermixed: a target may be left out, and options may stand between it and what follows.
+    # Intermixed: the target is optional, and options may come between it and the next argument.
     args = parser_of(name, module).parse_intermixed_args(words[1:])
     _start_log(verbose + args.verbose, words)
     fill(args)
@@ -149,13 +152,13 @@ def _dispatch(words: list[str]) -> int:
 
 
 def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
-    """The parser of one command, with its description and examples."""
+    """Return the parser of one command, with its description, examples and exit statuses."""
     examples = "".join(f"  {line}\n" for line in module.EXAMPLES.strip().splitlines())
     parser = argparse.ArgumentParser(
         prog=f"breakranks {name}",
         description=(module.__doc__ or "").strip(),
         epilog=f"examples:\n{examples}\n{status_text(name)}",
-        # With a width of its own argparse does not import shutil to find one, on every command line.
+        # With a given width, argparse does not import shutil to find one on every command line.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_help_width()),
         allow_abbrev=False,
     )
@@ -164,13 +167,13 @@ def parser_of(name: str, module: ModuleType) -> argparse.ArgumentParser:
         *VERBOSE,
         action="count",
         default=0,
-        help="log on standard error what is run, asked and refused, and how long it takes; -vv logs more",
+        help="log to standard error what is run, asked and refused, and how long it takes; -vv logs more",
     )
     return parser
 
 
 def _verbosity(word: str) -> int:
-    """How often a word says -v: 2 for -vv, 0 for any other word."""
+    """Return how often a word has -v: 2 for -vv, 0 for any other word."""
     if word in VERBOSE:
         return 1
     return len(word) - 1 if word.startswith("-v") and not word.strip("-v") else 0
@@ -197,7 +200,7 @@ def _suggestion(name: str) -> str:
 
 
 def _drop_output() -> None:
-    """Python flushes once more at its end, and would complain once more."""
+    """Python flushes again at exit, and would report the error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -207,7 +210,7 @@ def _complain(message: str, help: str) -> int:
     except OSError:
         pass
     lines = [*f"breakranks: {message}".split("\n"), *(f"  {line}" for line in help.split("\n") if line)]
-    # Process names and paths are other people's text: no control character of theirs reaches a terminal.
+    # Process names and paths are untrusted: none of their control characters may reach a terminal.
     text = "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
     sys.stderr.write(text + "\n")
-    return 2
+    return FAILED

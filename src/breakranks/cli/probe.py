@@ -14,6 +14,8 @@ import sys
 from breakranks.backend.attach_agents import wait_for_leave
 from breakranks.backend.job_backend import Backend, RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.exit_status import FOUND, OK
+from breakranks.console.begin_attach import connect
 from breakranks.console.debug_session import DebugSession
 from breakranks.console.logpoints import Logpoint, LogpointError, LogpointHit, hits, set_probe
 from breakranks.errors import BreakranksError, UsageError
@@ -25,16 +27,18 @@ EXAMPLES = """
 breakranks probe train.py:30 --print loss                     the next ten times, on all ranks
 breakranks probe train.py:30 --when 'loss != loss' --print step --times 1    the first nan of each rank
 breakranks probe model.py:88 --print x.shape --rank 0-3 --seconds 5          for five seconds
-breakranks probe train.py:30 --print loss --json | jq .values                for programs, a line a hit
+breakranks probe train.py:30 --print loss --json | jq .values                for programs, one line per hit
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
-    parser.add_argument("place", metavar="FILE:LINE", help="where; a file's name is enough, if only one has it")
+    parser.add_argument(
+        "place", metavar="FILE:LINE", help="where; the file's name is enough, if it is the only one of that name"
+    )
     parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
     target_args.add_rank(parser)
-    parser.add_argument("--when", metavar="COND", help="only where this holds, in the frame there")
+    parser.add_argument("--when", metavar="COND", help="only where this condition is true, in the frame there")
     parser.add_argument(
         "--print", dest="prints", metavar="EXPR", action="append", help="what to print; may be repeated"
     )
@@ -56,16 +60,16 @@ def _probe(backend: Backend, job: RunningJob, probe: Logpoint, args: argparse.Na
     attached = job.attach(job_selection.ranks_of(job, args.rank))
     if not attached.agents:
         raise BreakranksError(f"no rank can be entered: {attached.unreached[0].what}", attached.unreached[0].help)
-    for one in attached.unreached:
-        sys.stderr.write(f"breakranks: rank {one.rank} cannot be entered: {one.what}\n")
+    for unreached in attached.unreached:
+        sys.stderr.write(f"breakranks: rank {unreached.rank} cannot be entered: {unreached.what}\n")
     session = DebugSession(agents=attached.agents, backend=backend)
     try:
-        session.scan()
-        session.wait(lambda: bool(session.ranks), 2.0)
+        connect(session)
         ranks = session.ranks
         failed = set_probe(session, probe, ranks)
         if len(failed) == len(ranks):
-            raise UsageError(f"no probe there: {next(iter(failed.values()))}", "Name a line that has code: FILE:LINE")
+            why = next(iter(failed.values()), "the job has ended")
+            raise UsageError(f"no logpoint can be set: {why}", "Name a line that has code: FILE:LINE")
         return _watch(session, probe, ranks, failed, args)
     finally:
         session.close(armed=False)
@@ -75,15 +79,17 @@ def _probe(backend: Backend, job: RunningJob, probe: Logpoint, args: argparse.Na
 def _check(probe: Logpoint, args: argparse.Namespace) -> None:
     file, _, line = probe.place.rpartition(":")
     if not file or not line.isdigit():
-        raise UsageError(f"{probe.place!r} is no place", "Write FILE:LINE, for example train.py:30")
+        raise UsageError(f"{probe.place!r} is not a line", "Write FILE:LINE, for example train.py:30")
     for source in (probe.when, *probe.prints):
         try:
             if source is not None:
                 ast.parse(source.strip(), mode="eval")
         except (SyntaxError, ValueError) as error:
-            raise UsageError(f"{source!r} is no expression: {error}", "For example: --when 'loss != loss'") from None
+            raise UsageError(
+                f"{source!r} is not an expression: {error}", "For example: --when 'loss != loss'"
+            ) from None
     if not 0 < args.times <= 1_000_000:
-        raise UsageError(f"--times {args.times} is no number of hits", "Give 1 to 1000000.")
+        raise UsageError(f"--times {args.times} is out of range", "Give 1 to 1000000.")
     if not 0 < args.seconds < 1e9:
         raise UsageError("--seconds must be a positive number of seconds", "For example: --seconds 60")
 
@@ -92,29 +98,30 @@ def _watch(
     session: DebugSession, probe: Logpoint, ranks: RankSet, failed: dict[int, str], args: argparse.Namespace
 ) -> int:
     for rank, why in failed.items():
-        sys.stderr.write(f"breakranks: rank {rank} has no probe: {why}\n")
-    came = 0
+        sys.stderr.write(f"breakranks: rank {rank} has no logpoint: {why}\n")
+    count = 0
     try:
         for hit in hits(session, probe, ranks - RankSet(failed), args.seconds):
             if isinstance(hit, LogpointError):
                 sys.stderr.write(f"breakranks: rank {hit.rank}: {hit.text}\n")
                 continue
-            came += 1
+            count += 1
             _show(hit, probe, args)
     except KeyboardInterrupt:
-        if not came:
+        if not count:
             raise
-    if not came:
+    if not count:
         sys.stderr.write(
             f"breakranks: no rank reached {probe.place}{' with the condition true' if probe.when else ''}\n"
         )
-    return 0 if came else 1
+    return OK if count else FOUND
 
 
 def _show(hit: LogpointHit, probe: Logpoint, args: argparse.Namespace) -> None:
     if args.json:
         values = [{"expression": name, **as_json(folded)} for name, folded in hit.values]
-        plain = {"schema": 1, "hit": hit.number, "ranks": str(hit.ranks), "where": hit.where, "values": values}
+        where = hit.where.plain()
+        plain = {"schema": 1, "hit": hit.number, "ranks": str(hit.ranks), "where": where, "values": values}
         print(json.dumps(plain), flush=True)
         return
 

@@ -1,4 +1,4 @@
-"""What a command is waiting for, in one line on the terminal."""
+"""One line on the terminal that tells what a command is waiting for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from breakranks.show.wording.finding_wording import summary
 
 
 class ProgressLine:
-    """One line on a terminal's stderr, replaced as things go on; silent elsewhere."""
+    """A line on standard error that each call replaces. Without a terminal it prints nothing."""
 
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
@@ -22,7 +22,7 @@ class ProgressLine:
             self._shown = True
 
     def watching(self, seconds: float, diagnosis: Diagnosis) -> None:
-        """Why another look is taken, of how many seconds."""
+        """Tell for how many seconds sampling continues, and why."""
         pending = summary(diagnosis.pending) if diagnosis.pending is not None else ""
         self(f"watching {seconds:.0f} s more: {pending}")
 

@@ -1,7 +1,7 @@
-"""The jobs on this machine: launcher, size, age, and each rank's process.
+"""List the jobs on this machine or on hosts: launcher, size, age, and the process of each rank.
 
-The key of a job is what --job takes. CPU is the share of one core since the process started. A rank's
-helpers are its child processes: data-loader workers, compilers. Ranks that should exist and do not are named.
+The key of a job is the value for --job. CPU is the share of one core since the process started. The helpers of a rank
+are its child processes, such as data loader workers and compilers. Missing ranks are listed with the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import sys
 
 from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.exit_status import OK
 from breakranks.hosts.transports.slurm import jobs_text, slurm_jobs
+from breakranks.jobs.rank_selection import selected_ranks
 from breakranks.jobs.targets import Pids, parse_target
 from breakranks.show.json_output import ps_json, to_text
 from breakranks.show.ps_lines import ps_lines
@@ -22,62 +24,60 @@ breakranks ps                  every job on this machine
 breakranks ps ssh:node-[1-4]   every job on these hosts
 breakranks ps slurm:           your running jobs in Slurm
 breakranks ps --job torchrun-29500
-breakranks ps --json           for programs
-breakranks ps hang.brk         the job in a file
+breakranks ps --json           as JSON
+breakranks ps hang.brk         the job in a snapshot file
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     target_args.add_target(parser)
-    target_args.add_output(parser, full="a row for each rank, however many; whole commands and paths")
+    target_args.add_output(parser, full="print a row for every rank, and whole commands and paths")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.target == "slurm:":
         return _list_slurm(args)
     jobs, problems = _jobs(args)
-    ranks = None
-    if args.rank is not None:
-        missing = [one for job in jobs for one in job.missing]
-        ranks = job_selection.chosen_ranks(args.rank, (rank.rank for job in jobs for rank in job.ranks), missing)
+    missing = [entry for job in jobs for entry in job.missing]
+    ranks = selected_ranks(args.rank, (rank.rank for job in jobs for rank in job.ranks), missing)
     if args.json:
         sys.stdout.write(to_text(ps_json(jobs, ranks, problems)))
-        return 0
+        return OK
 
     look = terminal_output.look(args)
     terminal_output.show(ps_lines(jobs, look, ranks=ranks, problems=problems), look)
-    return 0
+    return OK
 
 
 def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]]:
-    """Every job of the target, or the one that is asked for."""
+    """Return every job of the target, or only the chosen one, and what could not be seen."""
     with job_selection.opened(args) as target:
         if isinstance(target, Snapshot):
             job_selection.need_processes(target, args.target)
             return [target], ()
         every = args.job is None and not isinstance(parse_target(args.target), Pids)
-        found = target.jobs() if every else ()
-        jobs = found or (target.job(args.job),)  # which says why there is none
-        return [_look(job) for job in jobs], target.problems() if every else ()
+        # If there is no job, job() raises an error that tells why.
+        jobs = (target.jobs() if every else ()) or (target.job(args.job),)
+        return [_snapshot(job) for job in jobs], target.problems() if every else ()
 
 
 def _list_slurm(args: argparse.Namespace) -> int:
-    """The user's running jobs in Slurm: what may follow the colon."""
-    found = slurm_jobs()
+    """List the user's running jobs in Slurm, which are targets of other commands."""
+    jobs = slurm_jobs()
     if args.json:
         rows = [
-            {"target": f"slurm:{job.id}", "nodes": job.nodes, "elapsed": job.elapsed, "name": job.name} for job in found
+            {"target": f"slurm:{job.id}", "nodes": job.nodes, "elapsed": job.elapsed, "name": job.name} for job in jobs
         ]
         sys.stdout.write(to_text({"schema": 1, "slurm": rows}))
-    elif found:
-        print(jobs_text(found))
+    elif jobs:
+        print(jobs_text(jobs))
     else:
         print("you have no running job in Slurm")
-    return 0
+    return OK
 
 
-def _look(job: RunningJob) -> Snapshot:
-    # No samples: what the process table says is all that ps shows. No rank is paused, and none needs to be guarded.
+def _snapshot(job: RunningJob) -> Snapshot:
+    # No samples: the process table has all that ps shows. No rank is stopped, so none needs the watchdog.
     sampler = job.sampler()
     sampler.sample(samples=0)
     return sampler.snapshot()

@@ -1,4 +1,4 @@
-"""The arguments that commands share: the target, how its hosts are reached, and how to print."""
+"""The arguments that commands share: the target, how its hosts are reached, and how output is printed."""
 
 from __future__ import annotations
 
@@ -12,38 +12,42 @@ LIVE = (
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """TARGET, ``--job`` and ``--rank``: what to look at."""
+    """Add TARGET, ``--job`` and ``--rank``, and the options of :func:`add_reach`."""
     parser.add_argument(
         "target",
         metavar="TARGET",
         nargs="?",
-        help=f"{LIVE}; a file made with `breakranks snapshot`, or a folder of dumps",
+        help=f"{LIVE}; a file made with `breakranks snapshot`, or a folder of flight recorder dumps",
     )
-    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
+    parser.add_argument("--job", metavar="KEY", help="the job, if there are several: its key or the start of its key")
     add_rank(parser)
     add_reach(parser)
 
 
 def add_rank(parser: argparse.ArgumentParser, help: str = "only these ranks: 3, 0-7, 0,4-6, 0-31/8") -> None:
-    """``--rank``; the older ``--ranks`` is understood, too."""
+    """Add ``--rank``, and its older spelling ``--ranks``."""
     parser.add_argument("--rank", metavar="SET", help=help)
     parser.add_argument("--ranks", dest="rank", help=argparse.SUPPRESS)
 
 
 def add_reach(parser: argparse.ArgumentParser) -> None:
-    """How the hosts of a target are reached. Defaults: the environment and a file, see ``cli.config``."""
-    parser.add_argument("--ssh-config", metavar="FILE", help="for ssh, pdsh and mpirun: read this file, as ssh -F does")
-    parser.add_argument("--ssh-options", metavar="TEXT", help="more options for ssh: '-p 2222 -i key'")
-    parser.add_argument("--python", metavar="PATH", help="the Python to use on the hosts (default: one that is there)")
-    parser.add_argument("--setup", metavar="TEXT", help="run this in a shell there first: 'conda activate x'")
-    parser.add_argument("--sudo", action="store_true", help="look as root there, by sudo -n")
-    parser.add_argument("--deadline", metavar="S", type=float, help="seconds that a host has to answer (default: 10)")
+    """Add the options of reaching hosts. ``cli.config`` reads their defaults from the environment and a file."""
+    parser.add_argument("--ssh-config", metavar="FILE", help="configuration file of ssh, for ssh, pdsh and mpirun")
+    parser.add_argument("--ssh-options", metavar="TEXT", help="more options for ssh, for example '-p 2222 -i key'")
+    parser.add_argument("--python", metavar="PATH", help="Python to use on the hosts (default: found automatically)")
+    parser.add_argument(
+        "--setup", metavar="TEXT", help="shell command to run first on each host, for example 'conda activate x'"
+    )
+    parser.add_argument("--sudo", action="store_true", help="run as root on the hosts, with sudo -n")
+    parser.add_argument(
+        "--deadline", metavar="S", type=float, help="seconds to wait for a host to answer (default: 10)"
+    )
 
 
 def add_output(parser: argparse.ArgumentParser, *, json: bool = True, full: str = "") -> None:
-    """``--json``, ``--full`` and ``--color``: how to say it."""
+    """Add ``--json``, ``--full`` and ``--color``."""
     if json:
-        parser.add_argument("--json", action="store_true", help="the same as JSON, for programs")
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     if full:
         parser.add_argument("--full", action="store_true", help=full)
     parser.add_argument(
@@ -51,21 +55,21 @@ def add_output(parser: argparse.ArgumentParser, *, json: bool = True, full: str 
         metavar="WHEN",
         choices=COLORS,
         default="auto",
-        help="auto (the default: on a terminal, unless NO_COLOR is set), always, never",
+        help="when to print colors: auto (on a terminal, unless NO_COLOR is set), always, never (default: auto)",
     )
 
 
 def add_no_inject(parser: argparse.ArgumentParser) -> None:
-    """``--no-inject``: stay outside of the processes."""
+    """Add ``--no-inject``."""
     parser.add_argument(
         "--no-inject",
         action="store_true",
-        help="run nothing inside the ranks: then calls by number, groups, owners of locks and steps are not known",
+        help="run no code inside the ranks; call numbers, groups, lock owners and steps are then unknown",
     )
 
 
 def reach_words(args: argparse.Namespace) -> list[str]:
-    """The options of :func:`add_reach` as they were given, for another command."""
+    """Return the given options of :func:`add_reach` as words of a command line."""
     words = ["--sudo"] if args.sudo else []
     for name in ("ssh_config", "ssh_options", "python", "setup", "deadline"):
         value = getattr(args, name)

@@ -1,4 +1,4 @@
-"""The console's terminal: a line with history and completion, and Ctrl-C that is meant for us."""
+"""The console's terminal: lines with history and completion, and Ctrl-C for the console alone."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _MAX_HISTORY_LINES = 5000
 
 
 class ConsoleTerminal:
-    """``opened``: a rank has opened us in its own terminal, whose Ctrl-C would reach the launcher and end the job.
+    """``opened``: the terminal is that of a rank that has opened the console. Its Ctrl-C would end the job.
 
-    There the terminal makes no signals while we are at it, and we read the key ourselves.
+    Such a terminal sends no signals while the console uses it; the console reads the key itself.
     """
 
     def __init__(self, *, opened: bool) -> None:
         self._opened = opened
         self._modes: Any = None
         self._history = ""
-        self._ahead = ""  # typed while we waited
+        self._ahead = ""  # typed while the console waited
 
     def __enter__(self) -> ConsoleTerminal:
         import readline
 
         self._history = _history_file()
         try:
-            # append_history_file wants it to be there; what is typed into a debugger is nobody else's to read.
+            # append_history_file needs the file. No other user may read what is typed into a debugger.
             os.close(os.open(self._history, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             os.chmod(self._history, 0o600)
             readline.read_history_file(self._history)
@@ -43,7 +43,7 @@ class ConsoleTerminal:
         self._modes = termios.tcgetattr(0)
         if self._opened:
             self._silence()
-            # Without signals Ctrl-C is a key like others: it throws the line away, and enters itself instead.
+            # Without signals, Ctrl-C is a key like others: it clears the line, and enters itself instead.
             readline.parse_and_bind('"\\C-c": "\\C-a\\C-k\\C-v\\C-c\\C-m"')
         return self
 
@@ -68,17 +68,17 @@ class ConsoleTerminal:
             if state == 0:
                 try:
                     found = words(text)
-                except Exception:  # readline would swallow it, and show nothing either way
+                except Exception:  # readline would swallow it, and show nothing
                     found = []
             return found[state] if state < len(found) else None
 
         readline.set_completer(complete)
 
     def line(self, prompt: str, idle: Callable[[], bool] = lambda: False) -> str | None:
-        """What was typed, ``\\n`` for the Enter key alone; None at the end of input. Ctrl-C gives an empty line.
+        """Return what was typed, ``\\n`` for the Enter key alone, None at the end of input, "" for Ctrl-C.
 
-        Until the first key is pressed ``idle`` is asked again and again; if it is true, something has happened that
-        should be seen first: an empty line comes back.
+        ``idle`` is called repeatedly until the first key is pressed. If it returns True, something should be shown
+        first, and "" is returned.
         """
         import readline
 
@@ -96,14 +96,14 @@ class ConsoleTerminal:
         except EOFError:
             print()
             return None
-        except (OSError, termios.error):  # the terminal has gone, or is another's by now
+        except (OSError, termios.error):  # the terminal has gone, or belongs to another process
             return None
         except KeyboardInterrupt:
             print()
             return ""
 
     def _first_key(self, prompt: str, idle: Callable[[], bool]) -> bool:
-        """Show the prompt and wait for a key, which readline then reads; False if it is idle's turn."""
+        """Show the prompt and wait for a key, which readline then reads; False if ``idle`` returned True."""
         sys.stdout.write(prompt)
         sys.stdout.flush()
         self._raw()
@@ -116,7 +116,7 @@ class ConsoleTerminal:
         return True
 
     def _remember(self, line: str) -> str:
-        """Each line at once: two consoles write to one file, and either may be killed."""
+        """Append each line to the history at once: two consoles share the file, and either may be killed."""
         import readline
 
         if line.strip():
@@ -128,7 +128,7 @@ class ConsoleTerminal:
         return line
 
     def pressed(self) -> bool:
-        """Whether Ctrl-C was pressed while we wait; elsewhere than in an opened terminal it is a signal."""
+        """Whether Ctrl-C was pressed in an opened terminal; in others it is a signal."""
         if not self._opened:
             return False
         self._raw()
@@ -137,22 +137,22 @@ class ConsoleTerminal:
             if b"\x03" in typed:
                 self._ahead = ""
                 return True
-            self._ahead += typed.decode(errors="ignore").replace("\r", "\n")  # it is for the next prompt
+            self._ahead += typed.decode(errors="ignore").replace("\r", "\n")  # for the next prompt
         return False
 
     def _silence(self) -> None:
-        """As it was, but without signals where they would not be ours."""
+        """The original modes, without signals in an opened terminal."""
         self._set(0)
 
     def _raw(self) -> None:
-        """A key at a time, and not shown."""
+        """Read single keys, and do not show them."""
         self._set(termios.ICANON | termios.ECHO)
 
     def _set(self, without: int) -> None:
         modes: Any = list(self._modes)
         modes[3] &= ~without
         if self._opened:
-            # The keys that make signals, one by one: readline turns ISIG itself on again.
+            # Disable the keys one by one: readline turns ISIG on again.
             keys = (termios.VINTR, termios.VQUIT, termios.VSUSP)
             modes[6] = [b"\0" if at in keys else key for at, key in enumerate(modes[6])]
         termios.tcsetattr(0, termios.TCSADRAIN, modes)

@@ -1,6 +1,6 @@
-"""The live view: one line a class of ranks, what moves and what stands, and the verdict as it forms.
+"""Show live what every rank is doing: one line per class of ranks, which of them make progress, and the verdict.
 
-Leave with q or Ctrl-C. Without a terminal each refresh is printed below the last.
+Quit with q or Ctrl-C. Without a terminal, each refresh is printed below the last.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import sys
 import time
 
 from breakranks.backend.job_backend import RunningJob
+from breakranks.backend.sampling_loop import window_samples
 from breakranks.cli import job_selection, target_args, terminal_output
+from breakranks.cli.exit_status import FOUND, OK
 from breakranks.errors import UsageError
 from breakranks.explain.diagnosis import Diagnosis
-from breakranks.explain.verdict import explain
+from breakranks.explain.verdict import explain, explain_live
 from breakranks.show import top_view
 from breakranks.snapshot.model import Snapshot
 
 EXAMPLES = """
 breakranks top                 the job on this machine
 breakranks top ssh:n[1-4]      the job on these hosts
-breakranks top --interval 5    look every five seconds
-breakranks top --once          one look, printed plainly
+breakranks top --interval 5    refresh every five seconds
+breakranks top --once          print one refresh and exit
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     target_args.add_target(parser)
-    parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds between looks (default: 2)")
-    parser.add_argument("--once", action="store_true", help="print one look and leave")
-    target_args.add_output(parser, json=False, full="whole paths")
+    parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds between samples (default: 2)")
+    parser.add_argument("--once", action="store_true", help="print once and exit")
+    target_args.add_output(parser, json=False, full="print whole paths")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,19 +49,20 @@ def _show(target: RunningJob | Snapshot, args: argparse.Namespace) -> int:
         look = terminal_output.look(args)
         diagnosis = explain(target)
         terminal_output.show(top_view.frame_lines(target, diagnosis, look), look)
-        return 1 if diagnosis.verdict is not None else 0
+        return FOUND if diagnosis.verdict is not None else OK
 
-    with target.sampler(ranks=ranks, keep=2) as session:
-        session.sample()
+    window = window_samples(args.interval)
+    with target.sampler(ranks=ranks, keep=window) as sampler:
+        sampler.sample()
         started = time.monotonic()
 
         def take() -> tuple[Snapshot, Diagnosis]:
-            # The first frame needs a second sample, a moment after the first.
-            if session.sampled == 1:
+            # The first refresh needs a second sample, a moment after the first.
+            if sampler.sampled == 1:
                 time.sleep(max(0.0, min(1.0, args.interval) - (time.monotonic() - started)))
-            session.sample()
-            snapshot = session.snapshot(keep=2)
-            return snapshot, explain(snapshot)
+            sampler.sample()
+            snapshot = sampler.snapshot(keep=window)
+            return snapshot, explain_live(snapshot)
 
         return top_view.watch(
             take,

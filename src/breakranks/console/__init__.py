@@ -1,1 +1,1 @@
-"""The console: one prompt over many ranks, and their answers folded."""
+"""The console: one prompt over many ranks, whose answers are folded."""

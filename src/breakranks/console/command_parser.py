@@ -1,4 +1,4 @@
-"""The console's own words, and which lines are pdb's."""
+"""The commands of the console, and which lines are for pdb."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from breakranks.rankset import RankSet
 
 
 class CommandWord(Struct, frozen=True, kw_only=True):
-    """A line, understood. ``name`` says what is to be done; ``rest`` is what follows the word."""
+    """A parsed line: the ``name`` of a command, or "pdb" or "nothing", and the ``rest`` behind it."""
 
     name: str
     rest: str = ""
@@ -18,7 +18,7 @@ class CommandWord(Struct, frozen=True, kw_only=True):
     everyone: bool = False  # `all CMD`
 
 
-_OURS = {
+_COMMANDS = {
     "focus": "focus",
     "hold": "hold",
     "go": "go",
@@ -37,43 +37,43 @@ _OURS = {
     "kill-job": "kill",
 }
 STEPS = frozenset("n next s step r return unt until j jump c cont continue".split())
-# Words that set what ranks are to stop at; they are for ranks that run, too.
+# Commands of pdb that set what ranks stop at. They are for ranks that run as well.
 ARMING = [[name] for name in "b break tbreak cl clear condition ignore enable disable watch unwatch catch".split()]
-NAMES = (*(name for name in _OURS if len(name) > 1 and name != "EOF"), "all", "rank")
+NAMES = (*(name for name in _COMMANDS if len(name) > 1 and name != "EOF"), "all", "rank")
 _ON = re.compile(r"ranks?\s+([0-9][0-9,/-]*|all|held|stopped)\s+(\S.*)\Z", re.DOTALL)
 _SOME = re.compile(r"(.*\S)\s+on\s+(?:ranks?\s+)?([0-9][0-9,/-]*|all)\Z", re.DOTALL)
 _WORD = re.compile(r"([a-z?EOF-]+)(?:\s+(.*))?\Z", re.DOTALL)
 
 HELP = """\
-A line goes to pdb in every rank of the focus, [0-3] in the prompt; same answers are shown once.
+A line goes to pdb in every rank of the focus, [0-3] in the prompt. Equal answers are shown once.
 
-  w  u  d  l  ll  a  p X  pp X       where, up, down, list, arguments, print: pdb's own
-  n  s  r  unt  c  b  tbreak  cl     next, step, return, until, continue, breakpoints: pdb's own
-  help NAME                          what pdb says of one of its commands
+  w  u  d  l  ll  a  p X  pp X       where, up, down, list, arguments, print, as in pdb
+  n  s  r  unt  c  b  tbreak  cl     next, step, return, until, continue, breakpoints, as in pdb
+  help NAME                          pdb's help on one of its commands
 
-  b FILE:LINE [if COND] [on SET]     a breakpoint, in ranks that run too; tbreak, until FILE:LINE: once
+  b FILE:LINE [if COND] [on SET]     set a breakpoint, also in ranks that run; tbreak, until FILE:LINE: once
   watch X, catch EXC                 stop when X changes, or where EXC is raised; unwatch N, catch off
-  locals, threads, thread NAME       all names of the frame; the threads; look at another
+  locals, threads, thread NAME       all names of the frame; the threads; inspect another thread
 
-  focus 0-3      whom lines go to from now on (also: all, held, stopped, auto)
-  all CMD        to all that are stopped, once:  all n,  all p model(x)
-  rank 3 CMD     to some, once:                  rank 3 p loss,  rank 0,4-7 w
-  ranks          where everyone is
-  go [SET]       let ranks run on; without a set everybody
-  hold [SET]     stop ranks that run, and hold them
+  focus 0-3        set the ranks that get lines (also: all, held, stopped, auto)
+  all CMD          run CMD once in all stopped ranks:  all n,  all p model(x)
+  rank 3 CMD       run CMD once in these ranks:        rank 3 p loss,  rank 0,4-7 w
+  ranks            show where all ranks are
+  go [SET]         resume ranks; without a set, all
+  hold [SET]       stop ranks that run, and hold them
   interrupt [SET]  stop ranks of the focus that run, or end what they evaluate
-  stacks, why    the same as on the command line, of this job
-  wait [SECONDS]  until somebody stops
-  q              leave; the job runs on, its breakpoints no longer stop
-  kill-job       end the job, after a yes
+  stacks, why      the commands of the command line, for this job
+  wait [SECONDS]   wait until a rank stops
+  q                leave: the job resumes, and its breakpoints no longer stop
+  kill-job         end the job, after a yes
 
-`c` lets the focus run to its next breakpoint; ranks that were held for it go on when it leaves the debugger.
-A name of yours that is also a word here: p why, !go = 3
+`c` resumes the focus up to its next breakpoint. Ranks that are held for it resume when it leaves the debugger.
+To use a variable that is named like a command: p why, !go = 3
 """
 
 
 def parse(line: str, focus: RankSet) -> CommandWord:
-    """Which word a line is. What is not one of ours is pdb's."""
+    """Parse a line. Everything but the commands of the console is for pdb."""
     text = line.strip()
     if not text or text.startswith("#"):
         return CommandWord(name="nothing")
@@ -92,6 +92,6 @@ def parse(line: str, focus: RankSet) -> CommandWord:
             name="pdb", rest=some[1], ranks=None if everyone else RankSet.parse(some[2]), everyone=everyone
         )
     match = _WORD.match(text)
-    if match is not None and match[1] in _OURS and not (match[2] or "").startswith(("=", ".", "(", "[")):
-        return CommandWord(name=_OURS[match[1]], rest=(match[2] or "").strip())
+    if match is not None and match[1] in _COMMANDS and not (match[2] or "").startswith(("=", ".", "(", "[")):
+        return CommandWord(name=_COMMANDS[match[1]], rest=(match[2] or "").strip())
     return CommandWord(name="pdb", rest=text)

@@ -1,10 +1,12 @@
-"""What a line at the console led to, as plain values; how they look is ``show``'s."""
+"""What a line at the console led to, as plain values; ``show`` words them."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
-from breakranks.backend.rank_connection import Message
+from breakranks.rank_messages import RankState, WhereEvent
 from breakranks.rankset import RankSet
 from breakranks.snapshot.answer_groups import FoldedAnswers
 
@@ -16,41 +18,40 @@ class Notice(Struct, frozen=True, kw_only=True):
     style: str = ""
 
 
-NEW_LINE = Notice(text="\n")  # the terminal has shown ^C, and stands behind it
-
-
-class RankState(Struct, frozen=True, kw_only=True):
-    """Where one rank is, for the table of ``ranks``."""
-
-    rank: int
-    state: Message
-    frames: tuple[Message, ...] = ()
+NEW_LINE = Notice(text="\n")  # the terminal has shown ^C, and its cursor is behind it
 
 
 class RankStates(Struct, frozen=True, kw_only=True):
-    """Where everyone is. ``absent``: ranks of the job that cannot be reached from here."""
+    """Where all ranks are. ``absent``: ranks of the job that are not connected."""
 
-    rows: tuple[RankState, ...]
+    states: tuple[RankState, ...]
     absent: RankSet
 
 
 class RanksStopped(Struct, frozen=True, kw_only=True):
-    """Ranks that have come to a stop, with what each says of it."""
+    """Ranks that have stopped."""
 
-    states: tuple[Message, ...]
+    states: tuple[RankState, ...]
+
+
+class RanksInspected(Struct, frozen=True, kw_only=True):
+    """Ranks that are not stopped, and can only be inspected."""
+
+    states: tuple[WhereEvent, ...]
 
 
 class ToolCommand(Struct, frozen=True, kw_only=True):
-    """A command of the whole tool that is wanted from inside: ``why`` or ``stacks``."""
+    """A command of breakranks that the console runs on its job."""
 
-    command: str
+    command: Literal["why", "stacks"]
     ranks: RankSet
 
 
 class LeaveConsole(Struct, frozen=True, kw_only=True):
-    """The console is to end; ``kill``: and the job with it."""
+    """The console is to end; ``kill``: after the job has been ended. ``sure``: the user has confirmed that."""
 
     kill: bool = False
+    sure: bool = False
 
 
-Outcome = Notice | RankStates | RanksStopped | ToolCommand | LeaveConsole | FoldedAnswers
+Outcome = Notice | RankStates | RanksStopped | RanksInspected | ToolCommand | LeaveConsole | FoldedAnswers

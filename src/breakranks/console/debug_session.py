@@ -1,4 +1,4 @@
-"""All ranks of a job that can be reached, as one: who is where, what goes to whom, and what came back."""
+"""All reachable ranks of a job: their states, requests to them, and their replies."""
 
 from __future__ import annotations
 
@@ -6,47 +6,70 @@ import itertools
 import selectors
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
+from breakranks.backend.found_agents import FoundAgent
 from breakranks.backend.job_backend import Backend
 from breakranks.backend.local_backend import LocalBackend
-from breakranks.backend.rank_connection import FoundAgent, Message, RankConnection
-from breakranks.errors import ManyJobsError, NoJobError
-from breakranks.own_suspension import stalled
-from breakranks.rankset import RankSet, ranks_text
-from breakranks.snapshot.answer_groups import RankAnswer
-
-_NO_AGENT = (
-    "Put breakranks.breakpoint() where it is to stop, and start the job; a rank is here from its first breakpoint on.\n"
-    "For a job that runs already: breakranks why, breakranks stacks."
+from breakranks.backend.rank_connection import RankConnection
+from breakranks.console.job_choice import named_job, only_job
+from breakranks.console.wait_times import FOREVER_SECONDS, POLL_SECONDS, REPLY_SECONDS
+from breakranks.machine_suspension import stalled
+from breakranks.rank_messages import (
+    AnswerEvent,
+    ByeRequest,
+    DoneEvent,
+    GoRequest,
+    HelloEvent,
+    HelloRequest,
+    ProbeEvent,
+    RankEvent,
+    RankRequest,
+    RankState,
+    RunRequest,
+    RunState,
+    SaidEvent,
+    StateEvent,
+    WhereEvent,
+    WhereRequest,
 )
+from breakranks.rankset import RankSet
+from breakranks.snapshot.rank_answer import RankAnswer
+
+_MAX_DRAINS = 100
+Reply = TypeVar("Reply", bound=RankEvent)
+Change = Literal["stopped", "running", "gone", "said"]
 
 
 class SessionEvent(Struct, frozen=True, kw_only=True):
-    """Something that happened to a rank while nobody asked: it stopped, went on, or ended."""
+    """A change that no request has caused: a rank has stopped, resumed or ended, or a breakpoint's commands printed."""
 
     rank: int
-    what: str  # "stopped", "running", "gone", "said" (by the commands of a breakpoint)
-    state: dict[str, Any]
+    what: Change
+    state: RankState
     text: str = ""
 
 
 class PendingCommand(Struct, kw_only=True):
-    """A line that ranks were sent, and the answers so far."""
+    """A line that ranks run, and their answers so far."""
 
     number: int
     line: str
     awaited: set[int]
     answers: dict[int, RankAnswer]
-    gone: set[int]  # those that ended instead
-    went: set[int]
-    tracing: set[int]  # those of them that will stop again at a breakpoint of pdb's
+    gone: set[int]  # ended instead
+    went: set[int]  # resumed
+    tracing: set[int]  # those of them that may stop again at a breakpoint
 
 
 class DebugSession:
-    """One job, by name or by some of its processes. Ranks come into it as they reach their first breakpoint."""
+    """One job, by name or by some of its processes. Ranks appear as they reach their first breakpoint.
+
+    ``agents``: those of a job that was attached to; no others are looked for.
+    """
 
     def __init__(
         self,
@@ -60,47 +83,47 @@ class DebugSession:
         self.job = job
         self.backend: Backend = LocalBackend() if backend is None else backend
         self._place = self.backend.agents
-        self._agents = None if agents is None else list(agents)  # those of a job that was attached to: no others come
+        self._agents = None if agents is None else list(agents)
         self._pids = None if pids is None else frozenset(pids)
         self._watch = watch
         self.links: dict[int, RankConnection] = {}  # by rank
         self.events: list[SessionEvent] = []
-        self.hits: list[tuple[int, Message]] = []  # of probes, as they came
+        self.hits: list[tuple[int, ProbeEvent]] = []  # of logpoints, in order
         self._numbers = itertools.count(1)
-        self._replies: dict[int, dict[int, Message]] = {}
+        self._replies: dict[int, dict[int, RankEvent]] = {}
         self._pending: PendingCommand | None = None
         self._selector = selectors.DefaultSelector()
         self.scanned = 0.0
         self.world = 0
 
-    # ---- who is here
+    # ---- ranks
 
     def scan(self) -> None:
-        """Connect to the agents that are new. The first of a job decides which job it is."""
+        """Connect to new agents. The first one decides which job the session is about."""
         self.scanned = time.monotonic()
         if self._agents is not None:
             agents, self._agents = self._agents, []
             for found in agents:
-                self._meet(found)
+                self._connect(found)
             return
-        here = self._place.find()
+        agents = self._place.find()
         if self.job is None:
-            self.job = _only_job([one for one in here if self._pids is None or one.pid in self._pids])
-        elif not any(one.job == self.job for one in here):
-            self.job = _named_job(here, self.job) or self.job
-        for found in here:
+            self.job = only_job([agent for agent in agents if self._pids is None or agent.pid in self._pids])
+        elif not any(agent.job == self.job for agent in agents):
+            self.job = named_job(agents, self.job) or self.job
+        for found in agents:
             if found.job == self.job:
-                self._meet(found)
+                self._connect(found)
 
-    def _meet(self, found: FoundAgent) -> None:
+    def _connect(self, found: FoundAgent) -> None:
         known = self.links.get(found.rank)
         if known is not None and not known.closed:
             if known.found.pid == found.pid:
                 return
-            # A helper takes the rank's place only where it is the one that is stopped.
-            if found.helper and (known.state.get("state") != "running" or not found.debugging):
+            # A helper replaces the process of the rank only where the helper alone is stopped.
+            if found.helper and (known.state.is_stopped or not found.debugging):
                 return
-            if not found.helper and not (known.found.helper and known.state.get("state") == "running"):
+            if not found.helper and not (known.found.helper and not known.state.is_stopped):
                 return
             self._forget(known)
         try:
@@ -109,7 +132,7 @@ class DebugSession:
             return
         self.links[found.rank] = link
         self._selector.register(link, selectors.EVENT_READ, link)
-        link.send({"do": "hello", "console": not self._watch, "version": 1})
+        link.send(HelloRequest(console=not self._watch))
 
     def _forget(self, link: RankConnection) -> None:
         try:
@@ -122,8 +145,18 @@ class DebugSession:
     def ranks(self) -> RankSet:
         return RankSet(rank for rank, link in self.links.items() if not link.closed)
 
-    def in_state(self, *states: str) -> RankSet:
-        return RankSet(rank for rank in self.ranks if self.links[rank].state.get("state") in states)
+    @property
+    def absent(self) -> RankSet:
+        """Ranks of the job that are not connected."""
+        return RankSet.span(0, self.world) - self.ranks
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether all connected ranks have sent their state."""
+        return all(self.links[rank].greeted for rank in self.ranks)
+
+    def in_state(self, *states: RunState) -> RankSet:
+        return RankSet(rank for rank in self.ranks if self.links[rank].state.state in states)
 
     @property
     def stopped(self) -> RankSet:
@@ -131,8 +164,8 @@ class DebugSession:
         return self.in_state("stopped", "busy")
 
     def stops(self) -> dict[int, float]:
-        """Since when each stopped rank is stopped; what tells one stop from the next."""
-        return {rank: float(self.links[rank].state.get("since") or 0.0) for rank in self.stopped}
+        """Since when each stopped rank is stopped, which tells one stop from the next."""
+        return {rank: self.links[rank].state.since or 0.0 for rank in self.stopped}
 
     def unmoved(self, before: dict[int, float]) -> RankSet:
         """Ranks that are still in the stop that they were in."""
@@ -141,49 +174,48 @@ class DebugSession:
 
     @property
     def held(self) -> RankSet:
-        return RankSet(rank for rank in self.stopped if self.links[rank].state.get("role") == "held")
+        return RankSet(rank for rank in self.stopped if self.links[rank].state.is_held)
 
     @property
     def debugged(self) -> RankSet:
-        """Ranks that are stopped, or run to a breakpoint that somebody has set."""
-        return self.stopped | RankSet(rank for rank in self.ranks if self.links[rank].state.get("tracing"))
+        """Ranks that are stopped, or run to a breakpoint."""
+        return self.stopped | RankSet(rank for rank in self.ranks if self.links[rank].state.tracing)
 
-    def state(self, rank: int) -> Message:
+    def state(self, rank: int) -> RankState:
         return self.links[rank].state
 
-    # ---- in and out
+    # ---- receiving
 
-    def poll(self, wait: float) -> None:
-        """Hear what there is, for at most so long."""
-        # Ranks that are still to come are waited for by a person; once all are here, hardly anything changes.
+    def poll(self, seconds: float) -> None:
+        """Receive events for at most this long."""
+        # While ranks are missing, a user waits for them; when all are here, hardly anything changes.
         complete = bool(self.world) and len(self.links) >= self.world
         self.rescan(self._place.rescan if complete else self._place.rescan / 10)
-        for key, _ in self._selector.select(wait):
+        for key, _ in self._selector.select(seconds):
             link: RankConnection = key.data
-            messages = link.receive()
-            for message in messages:
-                self._hear(link, message)
+            for event in link.receive():
+                self._receive(link, event)
             if link.closed:
                 self._gone(link)
 
     def rescan(self, seconds: float | None = None) -> None:
-        """Look for agents that are new, if the last look is so long ago."""
+        """Look for new agents, if the last search was longer ago than this."""
         if time.monotonic() - self.scanned > (self._place.rescan if seconds is None else seconds):
             self.scan()
 
     def drain(self) -> None:
-        """Hear all that has come so far."""
-        for _ in range(100):
+        """Receive everything that has come so far."""
+        for _ in range(_MAX_DRAINS):
             if not self._selector.select(0):
                 return
             self.poll(0)
 
-    def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Poll until something is so; False if it is not in time."""
+    def wait(self, done: Callable[[], bool], seconds: float = FOREVER_SECONDS) -> bool:
+        """Poll until a condition holds; False if it does not in time."""
         until = time.monotonic() + seconds
         while not done():
             began = time.monotonic()
-            span = min(until - began, 0.05)
+            span = min(until - began, POLL_SECONDS)
             if span <= 0:
                 return False
             self.poll(span)
@@ -202,68 +234,61 @@ class DebugSession:
             pending.awaited.discard(rank)
             pending.gone.add(rank)
 
-    def _hear(self, link: RankConnection, message: Message) -> None:
-        event = message.get("event")
-        if event in ("hello", "state", "where"):
-            self._note(link, message)
-        elif event == "probe":
-            self.hits.append((link.rank, message))
-        elif event == "said":
-            text = str(message.get("text", ""))
-            self.events.append(SessionEvent(rank=link.rank, what="said", state=link.state, text=text))
-        elif event == "answer":
-            state = message.get("state")
-            if isinstance(state, dict):
-                # An answer to a line that nobody waits for any more is news.
-                self._note(link, state, quiet=self._pending is not None and message.get("id") == self._pending.number)
-            self._answered(link, message)
-        number = message.get("id")
-        if isinstance(number, int) and number in self._replies:
-            self._replies[number][link.rank] = message
+    def _receive(self, link: RankConnection, event: RankEvent) -> None:
+        if isinstance(event, (HelloEvent, StateEvent, WhereEvent)):
+            event = replace(event, rank=link.rank)
+        if isinstance(event, WhereEvent):
+            self._update(link, event, quiet=True)
+        elif isinstance(event, StateEvent):
+            self._update(link, event, text=event.text or "")
+        elif isinstance(event, HelloEvent):
+            self._update(link, event)
+        elif isinstance(event, ProbeEvent):
+            self.hits.append((link.rank, event))
+        elif isinstance(event, SaidEvent):
+            self.events.append(SessionEvent(rank=link.rank, what="said", state=link.state, text=event.text))
+        elif isinstance(event, AnswerEvent):
+            # An answer to a line that no command waits for any more is a change.
+            self._update(link, event.state, quiet=self._pending is not None and event.id == self._pending.number)
+            self._answered(link, event)
+        if event.id is not None and event.id in self._replies:
+            self._replies[event.id][link.rank] = event
 
-    def _note(self, link: RankConnection, state: Message, *, quiet: bool = False) -> None:
-        if int(state.get("turn") or 0) < int(link.state.get("turn") or 0):
-            return  # overtaken on its way by what it became
-        state = {**state, "rank": link.rank}
-        before, link.state = link.state, state
-        world = state.get("world")
-        if isinstance(world, int):
-            self.world = max(self.world, world)
-        was, now = _standing(before), _standing(state)
-        if state.get("event") == "where" or quiet or was == now:
+    def _update(self, link: RankConnection, state: RankState, *, text: str = "", quiet: bool = False) -> None:
+        if state.turn < link.state.turn:
+            return  # a newer state has overtaken it
+        link.greeted = True
+        before, link.state = link.state, replace(state, rank=link.rank)
+        self.world = max(self.world, state.world)
+        was, now = _stop_of(before), _stop_of(state)
+        if quiet or was == now:
             return
-        what = "stopped" if state.get("state") in ("stopped", "busy") else "running"
-        if what == "running" and before.get("state") == "running":
-            return
-        self.events.append(SessionEvent(rank=link.rank, what=what, state=state, text=str(state.get("text", ""))))
+        what: Change = "stopped" if state.is_stopped else "running"
+        if state.is_stopped or before.is_stopped:
+            self.events.append(SessionEvent(rank=link.rank, what=what, state=link.state, text=text))
 
-    def _answered(self, link: RankConnection, message: Message) -> None:
+    def _answered(self, link: RankConnection, event: AnswerEvent) -> None:
         pending = self._pending
-        if pending is None or message.get("id") != pending.number or link.rank not in pending.awaited:
+        if pending is None or event.id != pending.number or link.rank not in pending.awaited:
             return
         pending.awaited.discard(link.rank)
-        if message.get("running"):
+        if event.running:
             pending.answers[link.rank] = RankAnswer(rank=link.rank, text="is running; `interrupt` stops it", error=True)
             return
-        if message.get("went"):
+        if event.went:
             pending.went.add(link.rank)
-            if link.state.get("tracing"):
+            if link.state.tracing:
                 pending.tracing.add(link.rank)
-        value = message.get("value")
         pending.answers[link.rank] = RankAnswer(
-            rank=link.rank,
-            text=str(message.get("text", "")),
-            value=value if isinstance(value, dict) else None,
-            error=bool(message.get("error")),
-            cut=int(message.get("cut") or 0),
+            rank=link.rank, text=event.text, value=event.value, error=event.error, cut=event.cut
         )
 
-    # ---- asking
+    # ---- requests
 
     def start(self, line: str, ranks: RankSet, *, look: bool = False) -> PendingCommand:
-        """Send a line to ranks, all at once; the answers come into what is returned, as long as somebody polls.
+        """Send a line to ranks, all at once. The answers appear in the result while the session is polled.
 
-        ``look``: also to those that are not stopped, for what can be answered without.
+        ``look``: ranks that are not stopped answer as well, as far as they can.
         """
         number = next(self._numbers)
         here = ranks & self.ranks
@@ -277,78 +302,58 @@ class DebugSession:
             tracing=set(),
         )
         for rank in here:
-            self.links[rank].send({"do": "run", "id": number, "line": line, "takers": str(here), "look": look})
+            self.links[rank].send(RunRequest(id=number, line=line, takers=str(here), look=look))
         return self._pending
 
-    def ask(self, message: Message, ranks: RankSet, seconds: float = 2.0) -> dict[int, Message]:
-        """Ask the agents themselves, which answer also while their rank is busy; those that did in time."""
+    def ask(self, request: RankRequest, ranks: RankSet, seconds: float = REPLY_SECONDS) -> dict[int, RankEvent]:
+        """Send a request to agents, which answer also while their rank is busy; return the replies in time."""
         number = next(self._numbers)
         here = ranks & self.ranks
         replies = self._replies[number] = {}
         for rank in here:
-            self.links[rank].send({**message, "id": number})
+            self.links[rank].send(replace(request, id=number))
         self.wait(lambda: len(replies) >= len(here & self.ranks), seconds)
         return self._replies.pop(number)
 
+    def ask_where(self, ranks: RankSet, seconds: float = REPLY_SECONDS) -> dict[int, WhereEvent]:
+        """Where ranks are, which may run."""
+        return _of_kind(self.ask(WhereRequest(), ranks, seconds), WhereEvent)
+
+    def ask_done(self, request: RankRequest, ranks: RankSet, seconds: float = REPLY_SECONDS) -> dict[int, DoneEvent]:
+        """What has come of a request."""
+        return _of_kind(self.ask(request, ranks, seconds), DoneEvent)
+
     def go(self, ranks: RankSet) -> None:
-        """Let ranks go on; those of other hosts are told through the job's own store."""
+        """Resume ranks; those of other hosts through the job's own store."""
         here = ranks & self.ranks
         remote_ranks = ranks - here
         speaker = (self.stopped or self.ranks) if remote_ranks else RankSet()
         for rank in here:
             relay = remote_ranks if speaker and rank == speaker.first else RankSet()
-            self.links[rank].send({"do": "go", "id": next(self._numbers), "ranks": str(relay)})
+            self.links[rank].send(GoRequest(id=next(self._numbers), ranks=str(relay)))
         if remote_ranks and speaker and speaker.first not in here:
-            self.links[speaker.first].send(
-                {"do": "go", "id": next(self._numbers), "ranks": str(remote_ranks), "only": True}
-            )
+            self.links[speaker.first].send(GoRequest(id=next(self._numbers), ranks=str(remote_ranks), only=True))
 
     def take_events(self) -> list[SessionEvent]:
         events, self.events = self.events, []
         return events
 
+    def drop_events(self, ranks: RankSet, what: Change) -> None:
+        """Drop changes that an answer has shown already."""
+        self.events = [event for event in self.events if event.rank not in ranks or event.what != what]
+
     def close(self, *, armed: bool) -> None:
-        """Leave. ``armed``: breakpoints stop again; else everything runs on, and nothing stops any more."""
+        """Leave. ``armed``: breakpoints stop again; else all ranks resume, and nothing stops them any more."""
         for link in self.links.values():
             if not link.closed:
-                link.send({"do": "bye", "armed": armed})
+                link.send(ByeRequest(armed=armed))
                 self._forget(link)
         self._selector.close()
 
 
-def _standing(state: Message) -> tuple[Any, ...]:
-    stopped = state.get("state") in ("stopped", "busy")
-    return stopped, state.get("since") if stopped else None
+def _stop_of(state: RankState) -> tuple[bool, float | None]:
+    return state.is_stopped, state.since if state.is_stopped else None
 
 
-def _only_job(here: list[FoundAgent]) -> str | None:
-    jobs = sorted({one.job for one in here})
-    if len(jobs) > 1:
-        stopped = sorted({one.job for one in here if one.debugging})
-        if len(stopped) == 1:
-            return stopped[0]
-        rows = (_job_text([one for one in here if one.job == job]) for job in jobs)
-        raise ManyJobsError(f"{len(jobs)} jobs with breakpoints are here", "Say which:\n" + "\n".join(rows))
-    return jobs[0] if jobs else None
-
-
-def _job_text(agents: list[FoundAgent]) -> str:
-    where = next((f", at {one.place}" for one in agents if one.place), "")
-    ranks = ranks_text(RankSet(one.rank for one in agents))
-    return f"  --job {agents[0].job}   {agents[0].program}, {ranks}{where}"
-
-
-def _named_job(here: list[FoundAgent], name: str) -> str | None:
-    """The job whose name, or a part of it such as its port, is ``name``."""
-    jobs = sorted({one.job for one in here})
-    fitting = [job for job in jobs if job.startswith(name)] or [job for job in jobs if name in job.split("-")]
-    if len(fitting) > 1:
-        raise ManyJobsError(f"{name!r} fits {len(fitting)} jobs", "They are: " + ", ".join(fitting))
-    return fitting[0] if fitting else None
-
-
-def nobody(job: str | None) -> NoJobError:
-    """Why there is nothing to talk to."""
-    if job is not None:
-        return NoJobError(f"no rank of job {job!r} has come to a breakpoint here", _NO_AGENT)
-    return NoJobError("no rank here has come to a breakpoint", _NO_AGENT)
+def _of_kind(replies: dict[int, RankEvent], kind: type[Reply]) -> dict[int, Reply]:
+    return {rank: reply for rank, reply in replies.items() if isinstance(reply, kind)}

@@ -1,16 +1,16 @@
-"""Ranks in a sentence: one or many."""
+"""Ranks in a sentence, singular and plural."""
 
 from __future__ import annotations
 
 from breakranks.rankset import RankSet, ranks_text
 
 
-def are(ranks: RankSet, what: str) -> str:
-    return f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} {what}"
+def verb(ranks: RankSet, singular: str, plural: str) -> str:
+    return f"{ranks_text(ranks)} {singular if len(ranks) == 1 else plural}"
 
 
-def verb(ranks: RankSet, one: str, many: str) -> str:
-    return f"{ranks_text(ranks)} {one if len(ranks) == 1 else many}"
+def are(ranks: RankSet, predicate: str) -> str:
+    return verb(ranks, f"is {predicate}", f"are {predicate}")
 
 
 def them(ranks: RankSet) -> str:
@@ -21,5 +21,5 @@ def they_stop(ranks: RankSet) -> str:
     return "it stops" if len(ranks) == 1 else "they stop"
 
 
-def they_come(ranks: RankSet) -> str:
-    return "it comes" if len(ranks) == 1 else "they come"
+def they_return(ranks: RankSet) -> str:
+    return "it returns" if len(ranks) == 1 else "they return"

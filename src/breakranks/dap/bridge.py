@@ -1,7 +1,7 @@
 """The bridge between clients of the Debug Adapter Protocol and the ranks of a job.
 
-A client comes by a rank's UNIX socket, in the private folder of the job's agents, or by a port on the loopback device,
-with a token. The rank is then asked to connect to us: nothing in the job ever listens.
+A client connects to the UNIX socket of a rank, in the private folder of the job's agents, or to a port of the loopback
+device, with a token. The rank then connects to the bridge: no process of the job listens.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from breakranks.console.debug_session import DebugSession
 from breakranks.console.unanswered import waits_of
+from breakranks.console.wait_times import DAP_SECONDS
 from breakranks.dap.client_session import ClientRefused, ClientSession
-from breakranks.dap.dap_messages import Message, listen_at, pack, peer_of
+from breakranks.dap.dap_messages import DapMessage, listen_at, pack, peer_of
 from breakranks.errors import BreakranksError
+from breakranks.rank_messages import DapRequest, DoneEvent, ErrorEvent, PatienceRequest, RankEvent
 from breakranks.rankset import RankSet, ranks_text
 
 LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.1
-_ANSWER_SECONDS = 5.0  # seconds within which an agent answers
-_PATIENCE_SECONDS = 2.0  # seconds that ranks have to extend their timeouts
-_CONNECT_SECONDS = 30.0  # seconds that a rank has to import debugpy and connect
-_LEAVE_SECONDS = 30.0  # seconds that a rank has to be through with the client before
+_PATIENCE_SECONDS = 2.0  # for ranks to extend their timeouts
+_CONNECT_SECONDS = 30.0  # for a rank to import debugpy and connect
+_LEAVE_SECONDS = 30.0  # for a rank to end the session of its last client
 _BUFFER_BYTES = 1 << 16
 _MAX_CLIENTS = 1000
+Result = TypeVar("Result")
 _SILENT = (
-    "it does not answer: no Python can run there now, a call in C keeps the GIL. "
-    "`breakranks stacks --native` looks at it from outside"
+    "it does not answer: no Python can run there now, since a call in C holds the GIL. "
+    "`breakranks stacks --native` shows it from outside"
 )
 
 
@@ -41,25 +43,25 @@ class DapUpstream:
     ) -> None:
         self.rank = rank
         self.reader = reader
-        self.notes: list[str] = []  # what its client should know
+        self.notes: list[str] = []  # for its client
         self._writer = writer
         self._left = left
 
-    def send(self, message: Message) -> None:
+    def send(self, message: DapMessage) -> None:
         self._writer.write(pack(message))
 
     async def drain(self) -> None:
         await self._writer.drain()
 
     def close(self) -> None:
-        """pydevd lets go of all that it has stopped, and takes its breakpoints away."""
+        """Hang up. pydevd then resumes all that it has stopped, and removes its breakpoints."""
         self._writer.close()
         self._left(self.rank)
 
 
 class DapBridge:
-    """Serves ``ranks`` of a session. ``port``: of the loopback device, 0 for any, None for none; ``folder``: where our
-    own debugpy is, for ranks that have none; ``say`` is told who comes and goes."""
+    """Serves ``ranks`` of a session. ``port``: of the loopback device, 0 for any, None for none. ``folder``: that of a
+    debugpy, for ranks that have none. ``say`` is called with a line about each client."""
 
     def __init__(
         self,
@@ -79,19 +81,19 @@ class DapBridge:
         self._servers: list[asyncio.Server] = []
         self._visits: set[asyncio.Task[None]] = set()
         self._busy: set[int] = set()
-        self._patient = False
+        self._extended = False
         self._count = 0
         self._talk = ThreadPoolExecutor(1, "breakranks session")  # a session is for one thread at a time
 
     async def open(self) -> None:
-        """Begin to listen. Raises BreakranksError where that cannot be."""
+        """Begin to listen. Raises BreakranksError."""
         for rank in self._ranks:
             path = f"{os.path.dirname(self._session.links[rank].found.path)}/dap-{rank}.sock"
             try:
                 listener = listen_at(path)
             except FileExistsError:
                 raise BreakranksError(
-                    f"another `breakranks attach --dap` serves rank {rank}", "End that one first, or use it."
+                    f"another `breakranks attach --dap` serves rank {rank}", "End that one first, or connect to it."
                 ) from None
             except OSError as error:
                 raise BreakranksError(f"cannot listen at {path}: {error.strerror}", "Has the job ended?") from None
@@ -110,7 +112,7 @@ class DapBridge:
         self.port = int(server.sockets[0].getsockname()[1])
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Serve until ``stop``; False if the job has ended before."""
+        """Serve until ``stop`` is set; False if the job has ended before."""
         while not stop.is_set():
             await self._with_session(self._session.poll, 0.0)
             self._session.take_events()
@@ -123,13 +125,13 @@ class DapBridge:
         return True
 
     async def close(self) -> None:
-        """Clients are told and hung up on, ranks run on, sockets go."""
+        """Disconnect the clients, resume the ranks, remove the sockets."""
         for server in self._servers:
             server.close()
         for path in self.paths.values():
             _unlink(path)
-        for one in list(self._visits):
-            one.cancel()
+        for visit in list(self._visits):
+            visit.cancel()
         await asyncio.gather(*self._visits, return_exceptions=True)
         self._talk.shutdown()
 
@@ -166,23 +168,18 @@ class DapBridge:
 
     # ---- ranks
 
-    async def _with_session(self, function: Callable[..., Any], *args: Any) -> Any:
+    async def _with_session(self, function: Callable[..., Result], *args: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._talk, function, *args)
 
-    async def _ask(self, rank: int, message: Message) -> Message | None:
-        found = await self._with_session(self._session.ask, message, RankSet([rank]), _ANSWER_SECONDS)
-        reply = found.get(rank)
-        return reply if isinstance(reply, dict) else None
-
     async def _enter(self, rank: int) -> DapUpstream:
-        """Start debugpy in a rank, and be connected to it."""
+        """Start debugpy in a rank, and return the connection to it."""
         if rank not in self._ranks:
             raise ClientRefused(f"it is not served here; {ranks_text(self._ranks)} {_are(self._ranks)}")
         if rank in self._busy:
             raise ClientRefused("another client is attached to it")
         self._busy.add(rank)
         try:
-            notes = await self._with_session(self._make_patient)
+            notes = await self._with_session(self._set_timeouts)
             upstream = await self._fetch(rank)
         except BaseException:
             self._left(rank)
@@ -193,22 +190,22 @@ class DapBridge:
     def _left(self, rank: int) -> None:
         self._busy.discard(rank)
         if not self._busy:
-            self._talk.submit(self._make_patient)
+            self._talk.submit(self._set_timeouts)
 
-    def _make_patient(self) -> list[str]:
-        """Before a client can stop a rank, all ranks get long timeouts; after the last one their own. What stays short.
+    def _set_timeouts(self) -> list[str]:
+        """Extend the timeouts of all ranks before the first client can stop one, and restore them after the last.
 
-        In the session's thread, where it sees who is busy by then.
+        Return notes on those that stay short. It runs in the session's thread, one call at a time.
         """
         needed = bool(self._busy)
-        if needed and self._patient:
+        if needed and self._extended:
             return []
-        self._patient = needed
-        replies = self._session.ask({"do": "patience", "needed": needed}, self._session.ranks, _PATIENCE_SECONDS)
+        self._extended = needed
+        replies = self._session.ask_done(PatienceRequest(needed=needed), self._session.ranks, _PATIENCE_SECONDS)
         notes: dict[str, list[int]] = {}
         for rank, reply in replies.items():
-            for note in reply.get("notes") or []:
-                notes.setdefault(str(note), []).append(rank)
+            for note in reply.notes or ():
+                notes.setdefault(note, []).append(rank)
         return [f"{ranks_text(RankSet(ranks))}: {note}" for note, ranks in notes.items()]
 
     async def _fetch(self, rank: int) -> DapUpstream:
@@ -231,35 +228,50 @@ class DapBridge:
             _unlink(path)
         if peer_of(connection)[0] != link.found.pid:
             connection.close()
-            raise ClientRefused("somebody else has connected in its place")
+            raise ClientRefused("another process has connected in its place")
         reader, writer = await asyncio.open_connection(sock=connection, limit=_BUFFER_BYTES)
         return DapUpstream(rank, reader, writer, self._left)
 
     async def _invite(self, rank: int, path: str) -> None:
-        """Tell a rank to come. One that is not yet through with its last client is given a moment."""
+        """Request a rank to connect. One that still serves its last client gets a moment."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _LEAVE_SECONDS
         while True:
-            reply = await self._ask(rank, {"do": "dap", "path": path, "folder": self._folder})
+            request = DapRequest(path=path, folder=self._folder)
+            replies = await self._with_session(self._session.ask, request, RankSet([rank]), DAP_SECONDS)
+            reply = replies.get(rank)
             if reply is None:
                 raise ClientRefused(_SILENT if rank in self._session.ranks else "it has ended")
-            if reply.get("started"):
+            if isinstance(reply, DoneEvent) and reply.started:
                 return
-            if not reply.get("busy") or loop.time() > until:
-                raise ClientRefused(str(reply.get("why") or reply.get("text") or "it does not know how"))
+            if not (isinstance(reply, DoneEvent) and reply.busy) or loop.time() > until:
+                raise ClientRefused(_refusal(reply))
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _where(self, rank: int) -> str:
-        """Why a rank that was to pause has not."""
-        reply = await self._ask(rank, {"do": "where"})
-        if reply is None:
+        """Why a rank has not paused."""
+        replies = await self._with_session(self._session.ask_where, RankSet([rank]), DAP_SECONDS)
+        if rank not in replies:
             return f"rank {rank} has not stopped: {_SILENT}."
-        waits = waits_of({rank: reply}, stopped=RankSet(), here=self._session.ranks)
+        waits = waits_of(replies, stopped=RankSet(), here=self._session.ranks)
         at = waits[0].text if waits else f"rank {rank} is in a call"
         return (
-            f"{at}, and has not come to a line of Python since. debugpy cannot stop it there: it will stop when that "
-            "call returns. `breakranks stacks` and `breakranks why` look at it as it is."
+            f"{at}, and has not reached a line of Python since. debugpy cannot stop it there: it stops when that call "
+            "returns. `breakranks stacks` and `breakranks why` show it as it is."
         )
+
+
+def ranks_without_debugpy(session: DebugSession, ranks: RankSet) -> RankSet:
+    """The ranks that have no debugpy of their own."""
+    replies = session.ask_done(DapRequest(), ranks, DAP_SECONDS)
+    return RankSet(rank for rank in ranks if rank not in replies or not replies[rank].own)
+
+
+def _refusal(reply: RankEvent) -> str:
+    """Why debugpy was not started in a rank."""
+    if isinstance(reply, ErrorEvent):
+        return reply.text
+    return (reply.why if isinstance(reply, DoneEvent) else None) or "its breakranks does not support it"
 
 
 def _are(ranks: RankSet) -> str:

@@ -1,7 +1,7 @@
 """One client of the Debug Adapter Protocol, from its first message to its last.
 
-Until its `attach` was found good we answer by ourselves, and nothing reaches a rank. After it, messages pass between
-the client and pydevd in the rank as they are, but for what would end the rank or say what it is not.
+Until its `attach` is accepted, the bridge answers, and nothing reaches a rank. After that, messages pass between the
+client and pydevd in the rank as they are, except those that would end the rank or promise what it cannot do.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from breakranks.dap.dap_messages import (
     MAX_FIRST_MESSAGE_BYTES,
     MAX_MESSAGE_BYTES,
+    DapMessage,
     MalformedMessage,
-    Message,
     event,
     output,
     pack,
@@ -27,11 +27,11 @@ from breakranks.dap.dap_messages import (
 if TYPE_CHECKING:
     from breakranks.dap.bridge import DapUpstream
 
-_PATIENCE_SECONDS = 60.0  # seconds that a client has for its attach
-_PAUSE_SECONDS = 2.0  # seconds in which a rank that runs Python has stopped
-_DRAIN_SECONDS = 5.0  # seconds that a client has to take the last messages
-# What pydevd in debugpy 1.8 answers, less the ways to end the process. Its own answer follows when it is there.
-CAPABILITIES: Message = dict.fromkeys(
+_PATIENCE_SECONDS = 60.0  # for the attach of a client
+_PAUSE_SECONDS = 2.0  # within which a rank that runs Python stops
+_DRAIN_SECONDS = 5.0  # for a client to read the last messages
+# The capabilities of pydevd in debugpy 1.8, without those that end the process. Its own answer follows later.
+CAPABILITIES: DapMessage = dict.fromkeys(
     (
         "supportsConfigurationDoneRequest supportsConditionalBreakpoints supportsHitConditionalBreakpoints "
         "supportsEvaluateForHovers supportsSetVariable supportsGotoTargetsRequest supportsCompletionsRequest "
@@ -48,16 +48,16 @@ CAPABILITIES: Message = dict.fromkeys(
     ]
 }
 _NEVER = {"supportsTerminateRequest": False, "supportTerminateDebuggee": False, "supportsRestartRequest": False}
-_OURS = ("breakranksToken", "breakranksRank", "connect", "listen", "host", "port", "processId", "subProcessId")
-_NO_END = "a rank is not ended from here: disconnect, and `kill-job` in `breakranks console` ends the job"
+_OWN_ARGUMENTS = ("breakranksToken", "breakranksRank", "connect", "listen", "host", "port", "processId", "subProcessId")
+_NO_END = "a client does not end a rank: disconnect, and use `kill-job` in `breakranks console`"
 
 
 class ClientRefused(Exception):
-    """The client may not come in; its text is told to it."""
+    """The client is refused. Its text is the reason for the client."""
 
 
 class ClientSession:
-    """``rank``: that of the socket it came by, None for a loopback connection, which has to show ``token``."""
+    """``rank``: that of the client's socket; None for a loopback connection, which has to send ``token``."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class ClientSession:
         self._rank, self._token = rank, token
         self._enter, self._where, self._say = enter, where, say
         self._sent = 0
-        self._initialize: Message | None = None
-        self._attach: Message | None = None
+        self._initialize: DapMessage | None = None
+        self._attach: DapMessage | None = None
         self._pausing: asyncio.Task[None] | None = None
         self._name = "a client"
         self._entered = False
 
     async def run(self) -> None:
-        """Until the client or the rank has gone. Never raises for what either of them does."""
+        """Serve until the client or the rank has gone. Nothing that either does raises an exception."""
         upstream: DapUpstream | None = None
         try:
             attach = await asyncio.wait_for(self._knock(), _PATIENCE_SECONDS)
@@ -90,7 +90,7 @@ class ClientSession:
             if upstream is not None:
                 await self._pass(upstream)
         except (MalformedMessage, asyncio.TimeoutError) as error:
-            self._say(f"{self._whom()} was shown out: {str(error) or 'no attach came'}")
+            self._say(f"{self._whom()} was disconnected: {str(error) or 'it did not attach'}")
         except OSError:
             pass
         finally:
@@ -98,13 +98,13 @@ class ClientSession:
                 self._pausing.cancel()
             if upstream is not None:
                 upstream.close()
-                self._say(f"rank {upstream.rank}: {self._name} has left, it runs on")
+                self._say(f"rank {upstream.rank}: {self._name} has left, the rank keeps running")
             await self._hang_up()
 
     def _whom(self) -> str:
         return f"{self._name} of rank {self._rank}" if self._rank is not None else self._name
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: DapMessage) -> None:
         self._sent += 1
         self._writer.write(pack({**message, "seq": self._sent}))
         await self._writer.drain()
@@ -120,7 +120,7 @@ class ClientSession:
 
     # ---- before it is let in
 
-    async def _knock(self) -> Message | None:
+    async def _knock(self) -> DapMessage | None:
         """The `attach` of a client that may come in; None if it has left."""
         while True:
             message = await read(self._reader, MAX_FIRST_MESSAGE_BYTES)
@@ -128,7 +128,7 @@ class ClientSession:
                 return None
             command = message.get("command")
             if message["type"] != "request":
-                raise MalformedMessage("no request came first")
+                raise MalformedMessage("the first message is not a request")
             if command == "initialize" and self._initialize is None:
                 self._initialize = message
                 self._name = _name(message)
@@ -143,14 +143,14 @@ class ClientSession:
                 await self._send(refusal(message, text))
                 return None
 
-    async def _may(self, attach: Message) -> bool:
-        """Whether the client has the token; it also says which rank it wants, if it came by the port."""
+    async def _may(self, attach: DapMessage) -> bool:
+        """Whether the client has the token. A client of the port also names its rank."""
         arguments = _arguments(attach)
         if self._rank is not None:
             return True
         shown, wanted = arguments.get("breakranksToken"), arguments.get("breakranksRank")
         if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), self._token.encode()):
-            self._say(f"{self._name} was shown out: {'a wrong token' if shown else 'it has no token'}")
+            self._say(f"{self._name} was disconnected: {'a wrong token' if shown else 'it has no token'}")
             await self._send(refusal(attach, "breakranksToken is not the one of this `breakranks attach --dap`"))
             return False
         if not isinstance(wanted, int):
@@ -159,18 +159,18 @@ class ClientSession:
         self._rank = wanted
         return True
 
-    async def _let_in(self, attach: Message) -> DapUpstream | None:
+    async def _let_in(self, attach: DapMessage) -> DapUpstream | None:
         assert self._rank is not None and self._initialize is not None
         try:
             upstream = await self._enter(self._rank)
         except ClientRefused as error:
             await self._send(refusal(attach, f"rank {self._rank}: {error}"))
-            self._say(f"rank {self._rank}: {self._name} could not come in: {error}")
+            self._say(f"rank {self._rank}: {self._name} cannot attach: {error}")
             return None
         self._entered = True
-        self._say(f"rank {self._rank}: {self._name} is there")
+        self._say(f"rank {self._rank}: {self._name} has attached")
         self._attach = attach
-        kept = {name: value for name, value in _arguments(attach).items() if name not in _OURS}
+        kept = {name: value for name, value in _arguments(attach).items() if name not in _OWN_ARGUMENTS}
         upstream.send(self._initialize)
         upstream.send({**attach, "arguments": kept})
         for note in upstream.notes:
@@ -183,11 +183,11 @@ class ClientSession:
         ways = [asyncio.ensure_future(self._to_rank(upstream)), asyncio.ensure_future(self._to_client(upstream))]
         try:
             done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for task in done:
+                task.result()
         finally:
-            for one in ways:
-                one.cancel()
+            for task in ways:
+                task.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
     async def _to_rank(self, upstream: DapUpstream) -> None:
@@ -203,7 +203,7 @@ class ClientSession:
             elif command is not None:
                 if command == "disconnect":
                     message = {**message, "arguments": {"terminateDebuggee": False}}
-                if command in ("pause", "continue"):  # of all threads, as debugpy's own adapter has it
+                if command in ("pause", "continue"):  # for all threads, as debugpy's own adapter does
                     message = {**message, "arguments": {**_arguments(message), "threadId": "*"}}
                 if command == "pause":
                     self._expect_stop()
@@ -219,12 +219,12 @@ class ClientSession:
                 return
             command = message.get("command") if message["type"] == "response" else None
             answers = message.get("request_seq") if command is not None else None
-            if message["type"] == "request":  # nothing in a rank has anything to ask of an editor
+            if message["type"] == "request":  # a rank requests nothing of an editor
                 continue
             if message.get("event") == "breakranksFailed":
                 await self._failed(str(_body(message).get("why")))
                 return
-            if message.get("event") == "initialized":  # ours comes with the attach, whatever version that is
+            if message.get("event") == "initialized":  # the bridge sends it after the attach, for any version of pydevd
                 continue
             if command == "initialize" and answers == self._initialize["seq"]:
                 await self._send(event("capabilities", {"capabilities": _body(message) | _NEVER}))
@@ -238,7 +238,7 @@ class ClientSession:
                 self._attach = {"seq": None}
                 await self._send(event("initialized"))
             if command == "disconnect":
-                self._entered = False  # it knows
+                self._entered = False  # the client expects the end
                 return
 
     async def _failed(self, why: str) -> None:
@@ -252,7 +252,7 @@ class ClientSession:
             await self._send(output(f"rank {self._rank}: {why}"))
 
     def _expect_stop(self) -> None:
-        """pydevd stops a thread at its next line of Python. If that does not come, say why."""
+        """pydevd stops a thread at its next line of Python. If none comes, tell the client why."""
         if self._pausing is not None:
             self._pausing.cancel()
         self._pausing = asyncio.ensure_future(self._explain())
@@ -266,18 +266,18 @@ class ClientSession:
             pass
 
 
-def _arguments(message: Message) -> dict[str, Any]:
+def _arguments(message: DapMessage) -> dict[str, Any]:
     found = message.get("arguments")
     return found if isinstance(found, dict) else {}
 
 
-def _body(message: Message) -> dict[str, Any]:
+def _body(message: DapMessage) -> dict[str, Any]:
     found = message.get("body")
     return found if isinstance(found, dict) else {}
 
 
-def _name(initialize: Message) -> str:
-    """How a client calls itself; other people's text, so only what can be printed."""
+def _name(initialize: DapMessage) -> str:
+    """The name that a client gives itself, without characters that cannot be printed."""
     found = _arguments(initialize)
     text = str(found.get("clientName") or found.get("clientID") or "a client")[:40]
     return "".join(c if c.isprintable() else "?" for c in text)

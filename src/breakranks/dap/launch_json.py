@@ -1,4 +1,4 @@
-"""The launch.json of VS Code for a job: an entry a rank, and a compound that attaches to all of them."""
+"""The launch.json of VS Code for a job: one entry per rank, and a compound that attaches to all of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from breakranks.rankset import RankSet, ranks_text
 DEFAULT = ".vscode/launch.json"
 _MARK = "breakranksToken"
 _ALL = "breakranks: "
-Config = dict[str, Any]
+LaunchConfig = dict[str, Any]  # the part of a file that may have been written by its user
 
 
-def config_of(ranks: RankSet, host: str, port: int, token: str) -> Config:
-    """What launch.json has to say. Keys that VS Code does not know it passes on: the rank and the token."""
+def config_of(ranks: RankSet, host: str, port: int, token: str) -> LaunchConfig:
+    """The content of launch.json. VS Code passes on the keys that it does not know: the rank and the token."""
     entries = [_entry(rank, host, port, token) for rank in ranks]
     compound = {
         "name": f"{_ALL}{ranks_text(ranks)}",
@@ -25,7 +25,7 @@ def config_of(ranks: RankSet, host: str, port: int, token: str) -> Config:
     return {"version": "0.2.0", "configurations": entries, "compounds": [compound]}
 
 
-def _entry(rank: int, host: str, port: int, token: str) -> Config:
+def _entry(rank: int, host: str, port: int, token: str) -> LaunchConfig:
     return {
         "name": f"rank {rank} (breakranks)",
         "type": "debugpy",
@@ -37,54 +37,55 @@ def _entry(rank: int, host: str, port: int, token: str) -> Config:
     }
 
 
-def merged(there: Config, ours: Config) -> Config:
-    """``ours`` in a launch.json that is there: what an earlier run of ours has put in goes, all else stays."""
-    configurations = [one for one in there.get("configurations") or [] if not _is_ours(one)]
-    compounds = [one for one in there.get("compounds") or [] if not _is_ours(one)]
+def merged(there: LaunchConfig, added: LaunchConfig) -> LaunchConfig:
+    """``added`` merged into a launch.json: the entries of an earlier attach are replaced, all else stays."""
+    configurations = [entry for entry in there.get("configurations") or [] if not _is_added(entry)]
+    compounds = [entry for entry in there.get("compounds") or [] if not _is_added(entry)]
     return {
         **there,
-        "version": there.get("version", ours["version"]),
-        "configurations": [*configurations, *ours["configurations"]],
-        "compounds": [*compounds, *ours["compounds"]],
+        "version": there.get("version", added["version"]),
+        "configurations": [*configurations, *added["configurations"]],
+        "compounds": [*compounds, *added["compounds"]],
     }
 
 
-def _is_ours(one: object) -> bool:
-    return isinstance(one, dict) and (_MARK in one or str(one.get("name", "")).startswith(_ALL))
+def _is_added(entry: object) -> bool:
+    """Whether an entry of the file is one of breakranks."""
+    return isinstance(entry, dict) and (_MARK in entry or str(entry.get("name", "")).startswith(_ALL))
 
 
-def write(path: str, ours: Config) -> str:
-    """Put ``ours`` into the file at ``path``. Why it was left alone, in words, or nothing if it is done."""
+def write(path: str, added: LaunchConfig) -> str:
+    """Merge ``added`` into the file at ``path``. Return why the file was left as it is, or "" if it was written."""
     real = os.path.realpath(path)
     try:
         there = _read(real)
         if isinstance(there, str):
             return there
         os.makedirs(os.path.dirname(real), exist_ok=True)
-        _replace(real, json.dumps(merged(there, ours), indent=4) + "\n")
+        _replace(real, json.dumps(merged(there, added), indent=4) + "\n")
     except OSError as error:
         return f"{path} cannot be written: {error.strerror}"
     return ""
 
 
-def _read(path: str) -> Config | str:
+def _read(path: str) -> LaunchConfig | str:
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError):
-        return f"{path} is no plain JSON (comments?), so it is left as it is"
+        return f"{path} is not plain JSON (comments?) and is left as it is"
     if not isinstance(found, dict) or not all(
         isinstance(found.get(key, []), list) for key in ("configurations", "compounds")
     ):
-        return f"{path} is not what a launch.json looks like, so it is left as it is"
+        return f"{path} does not look like a launch.json and is left as it is"
     return found
 
 
 def _replace(path: str, text: str) -> None:
-    """At once: an editor that has it open sees the old one or the new one. It has a token in it, so a new one is ours
-    alone; one that was there keeps its mode."""
+    """Replace the file atomically. It contains a token, so a new file is readable by this user alone; an old one keeps
+    its mode."""
     try:
         mode = os.stat(path).st_mode & 0o777
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""From a snapshot to a verdict. Never touches a process: every rule can be tried from a file."""
+"""From a snapshot to a verdict. Nothing here touches a process, so every rule can be tested from a file."""

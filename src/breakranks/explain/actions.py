@@ -1,4 +1,4 @@
-"""What to do next, as data: a command of breakranks, a line for a shell, or advice to a person."""
+"""What to do next, as data: a breakranks command, a shell command, or advice."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from msgspec import Struct
 
 
 class Action(Struct, frozen=True, kw_only=True, tag=True):
-    """One thing to do. ``host``: where; empty where that need not be said. ``comment`` says what for."""
+    """One thing to do. ``host``: where to do it; empty if that is obvious. ``comment``: what it is for."""
 
     host: str = ""
     comment: str = ""
 
 
 class RunBreakranks(Action, frozen=True, kw_only=True):
-    """A command of breakranks: about a process (``pid``), a file or folder (``path``), or the job, which ``target``
-    reaches again: words for a shell, empty for a job of this machine."""
+    """A breakranks command about a process (``pid``), a file or folder (``path``), or the job. ``target`` names the job
+    in shell words; it is empty for a job on this machine."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -24,13 +24,14 @@ class RunBreakranks(Action, frozen=True, kw_only=True):
 
 
 class RunShell(Action, frozen=True, kw_only=True):
-    """A line for a shell."""
+    """A shell command."""
 
     script: str
 
 
 class Advise(Action, frozen=True, kw_only=True):
-    """What only a person can do. ``what`` is a key of ``show.wording.action_wording``; the rest is what it is about."""
+    """Something that only a person can do. ``what`` is a key of ``show.wording.action_wording.ADVICE``; the other
+    fields fill in its text."""
 
     what: str
     ranks: str = ""
@@ -40,7 +41,7 @@ class Advise(Action, frozen=True, kw_only=True):
 
 
 def stacks_of(pid: int, *args: str) -> RunBreakranks:
-    """The stacks of one process."""
+    """Return the command that shows the stacks of one process."""
     return RunBreakranks(command="stacks", pid=pid, args=args)
 
 

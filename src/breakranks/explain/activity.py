@@ -1,14 +1,14 @@
-"""From one thread's evidence to what it is doing."""
+"""What a thread is doing, from its stack, its system call and the files of its process."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from breakranks.explain.finding_parts import Doing, where_of
 from breakranks.explain.frame_meanings import GLOO_OPS, GLOO_WORK, FrameMeaning, FrameTable
-from breakranks.explain.values import Doing, where_of
 from breakranks.snapshot.code_owner import innermost_own, is_own, native_tail
+from breakranks.snapshot.debugger_threads import cut_agent, is_in_agent
 from breakranks.snapshot.model import Call, Frame, Process, Sample, Snapshot, Thread
-from breakranks.snapshot.own_threads import cut_agent, is_in_agent
 
 _SLEEPS = frozenset({"clock_nanosleep", "nanosleep", "pause"})
 _READS = frozenset(
@@ -21,10 +21,11 @@ _WAITS = frozenset({"wait4", "waitid"})
 
 
 class Activity(NamedTuple):
-    """``word`` is one of ``frame_meanings.ACTIVITIES``; ``op`` says which (``all_reduce``, ``FileBaton``).
+    """What a thread is doing. ``word`` is one of ``frame_meanings.ACTIVITIES``; ``op`` says which (``all_reduce``,
+    ``FileBaton``).
 
-    ``where`` is the user's own innermost frame; ``about`` the file, socket or terminal it is blocked on;
-    ``context`` what the work is part of (loading data, checkpointing, backward).
+    ``where`` is the innermost frame of the user's code. ``about`` is the file, socket or terminal that the thread is
+    blocked on. ``context`` is the larger operation (loading data, checkpointing, backward).
     """
 
     word: str
@@ -38,14 +39,14 @@ class Activity(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """What is being done to the file, by the name of the system call."""
+        """What the thread does to the file, by the name of the system call."""
         name = self.call.name if self.call is not None else self.op
         if name in ("open", "openat"):
             return "opening"
         return "writing" if "write" in name or "sync" in name else "reading"
 
     def doing(self, stands: float = 0.0, left: float | None = None) -> Doing:
-        """The same as plain data, for a finding."""
+        """Return the activity as plain data, for a finding."""
         return Doing(
             word=self.word,
             op=self.op,
@@ -59,7 +60,7 @@ class Activity(NamedTuple):
 
 
 class ActivityReader:
-    """Reads threads of one snapshot. What a stack means is worked out once for every different stack."""
+    """Reads the threads of one snapshot. Each different stack is interpreted once."""
 
     def __init__(self, snapshot: Snapshot, table: FrameTable | None = None) -> None:
         self._snapshot = snapshot
@@ -91,7 +92,7 @@ class ActivityReader:
         kind: str,
     ) -> Activity:
         if is_in_agent(frames):
-            call, about, kind = None, "", ""  # of breakranks, not of the job
+            call, about, kind = None, "", ""  # the call is made by breakranks, not by the job
         frames, merged = cut_agent(frames), cut_agent(merged)
         own = innermost_own(frames)
         below, above = _split(frames)
@@ -128,7 +129,8 @@ class ActivityReader:
         return base._replace(word="compute")
 
     def _python(self, below: tuple[Frame, ...]) -> tuple[FrameMeaning, Frame] | None:
-        """The weightiest meaning among the library frames below the user's own; outermost on a tie."""
+        """Return the meaning with the highest weight among the library frames below the user's code, the outermost on a
+        tie."""
         best: tuple[FrameMeaning, Frame] | None = None
         for frame in below:
             meaning = self._table.python(frame.function, frame.file)
@@ -153,7 +155,7 @@ class ActivityReader:
         return best.op if best is not None else ""
 
     def _purpose(self, below: tuple[Frame, ...]) -> str:
-        """What a library that was called by the user's code does it for."""
+        """Return the purpose for which a library makes its calls, from its frames."""
         for frame in below:
             meaning = self._table.within(frame.function, frame.file)
             if meaning is not None:
@@ -162,7 +164,7 @@ class ActivityReader:
 
     @staticmethod
     def _by_call(base: Activity, call: Call | None) -> Activity | None:
-        """What the system call alone says, when no frame is known."""
+        """Return the activity that the system call alone shows, where no frame is known."""
         if call is None:
             return None
         if call.is_sleep:
@@ -194,7 +196,7 @@ class ActivityReader:
 
     @staticmethod
     def _about(process: Process, call: Call | None) -> tuple[str, str]:
-        """What a call's descriptor is: a path, a peer's address, a pipe."""
+        """Return what the file descriptor of a call refers to (a path, a peer's address, a pipe), and its kind."""
         if call is None:
             return "", ""
         if call.path:
@@ -215,26 +217,26 @@ class ActivityReader:
 
 
 def _polls_for_a_file(process: Process, thread: Thread, call: Call | None) -> bool:
-    """Sleeps for a moment, again and again, in a function that has the path of an existing lock file."""
+    """Whether the thread sleeps briefly, again and again, in a function that has the path of an existing lock file."""
     if not any(lock.kind not in ("gone", "conflict") for lock in process.locks):
         return False
     if call is not None:
         return _is_nap(call)
-    # Seen between two sleeps: those that were seen at the same place count.
-    threads = (one for sample in process.samples for one in sample.threads)
-    return any(one.call is not None and _is_nap(one.call) for one in threads if _is_same(one, thread))
+    # The sample was taken between two sleeps: use the samples that have the same stack.
+    threads = (thread for sample in process.samples for thread in sample.threads)
+    return any(other.call is not None and _is_nap(other.call) for other in threads if _is_same(other, thread))
 
 
 def _is_nap(call: Call) -> bool:
     return call.left is not None and call.left < _POLL_SECONDS
 
 
-def _is_same(one: Thread, other: Thread) -> bool:
-    return (one.tid, one.stack) == (other.tid, other.stack)
+def _is_same(thread: Thread, other: Thread) -> bool:
+    return (thread.tid, thread.stack) == (other.tid, other.stack)
 
 
 def _split(frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-    """Frames below the user's innermost own frame, and the rest. With no own frame all are below."""
+    """Return the frames below the innermost frame of the user, and the others. Without such a frame, all are below."""
     for index in range(len(frames) - 1, -1, -1):
         if is_own(frames[index].file):
             return frames[index + 1 :], frames[: index + 1]

@@ -1,4 +1,4 @@
-"""What explaining gives: findings, the verdict among them, and the classes of ranks."""
+"""The result of an explanation: findings, the verdict among them, and the classes of ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from breakranks.explain.actions import Action
 from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.causes.collective_causes import CounterSpan
 from breakranks.explain.causes.thread_causes import SaidWait
-from breakranks.explain.values import CallName, Doing, HeldUp, Subject, WaitPlace, Where
+from breakranks.explain.finding_parts import CallName, Doing, HeldUp, Subject, WaitPlace, Where
 from breakranks.snapshot.model import Frame
 
 CERTAIN, LIKELY, GUESS = "certain", "likely", "guess"
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One explained fact. ``culprits`` and ``victims`` are folded rank sets; ``subject`` is who the cause is about.
+    """One finding. ``culprits`` and ``victims`` are folded rank sets; ``subject`` is what the cause is about.
 
-    ``grounds`` say why it is as sure as it is: keys of ``show.wording.ground_wording``. ``grounds_seconds`` is the time
-    that one of them names. ``informational`` findings describe a job that is fine; they are never the verdict.
+    ``grounds`` are the reasons for its confidence: keys of ``show.wording.ground_wording``. ``grounds_seconds`` is the
+    time that one of them mentions. ``informational`` findings describe a healthy job; they are never the verdict.
     """
 
     kind: str
@@ -38,16 +38,16 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class SaidTogether(Struct, frozen=True, kw_only=True):
-    """What ranks of one class have said of themselves: what they wait for, if that is the same, and how far their loops
-    have come."""
+    """What introspection shows for all ranks of a class: what they wait for, if it is the same, and their loop
+    counters."""
 
     wait: SaidWait | None = None
     counters: tuple[CounterSpan, ...] = ()
 
 
 class RankClass(Struct, frozen=True, kw_only=True):
-    """Ranks that do the same thing in the same place. ``calls``: by their recorders, what they are in, or, if ``last``,
-    what they were in last."""
+    """Ranks that do the same thing in the same place. ``call`` is what their recorders show: the call that they are in
+    or, if ``last``, the one that they were in last."""
 
     ranks: str
     doing: Doing
@@ -58,7 +58,7 @@ class RankClass(Struct, frozen=True, kw_only=True):
     moving: bool = False
     idle: float | None = None
     where: Where | None = None
-    # What all of them said of themselves: whose lock they wait for, at which step they are.
+    # From introspection: what all of them wait for, and their loop counters.
     said: SaidTogether | None = None
 
     @property
@@ -67,8 +67,12 @@ class RankClass(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """``settled`` is False when a longer look could change the answer; ``wait`` says how much longer, and ``pending``
-    what may come of it. ``known_end``: what is waited for is sure to end then (a sleep), so it is worth the wait."""
+    """The verdict, all findings and the classes of ranks.
+
+    ``settled`` is False if more samples could change the answer; ``wait`` is how many seconds more are needed, and
+    ``pending`` the finding that they would confirm. ``known_end``: the wait is sure to end then (a sleep), so waiting
+    for it is useful.
+    """
 
     verdict: Finding | None
     findings: tuple[Finding, ...]

@@ -1,10 +1,10 @@
-"""What frames mean: one table, so that nothing about torch or the standard library hides in code.
+"""What frames mean: one table for torch, the standard library and other libraries.
 
-A row says: a frame of this function in this file means this activity. Rows are tried on the frames below
-the user's own innermost frame, so that ``recv`` of a user's class is not mistaken for torch's. Of several
-that match, the one with the higher weight counts: a ``select`` inside a data loader is data loading.
+A row means: a frame of this function in this file shows this activity. Rows are tried on the frames below the innermost
+frame of the user's code, so that the user's own ``recv`` is not mistaken for torch's. Of several matching rows, the one
+with the highest weight counts: a ``select`` inside a data loader is data loading.
 
-People add rows of their own in a TOML file (see docs/why.md):
+Users add rows in a TOML file (see docs/why.md):
 
     [[meaning]]
     activity = "socket"
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 from breakranks.errors import UsageError
 
-# What a thread may be doing.
+# The activities of a thread.
 ACTIVITIES = frozenset(
     "collective p2p rendezvous store gpu-wait prompt held file-lock data-loading helper-wait subprocess compile"
     " thread-wait gil-wait socket io checkpoint sleep gc import event-loop idle exit compute unknown".split()
 )
 
-# A rank that is doing one of these waits for other ranks.
+# A rank with one of these activities waits for other ranks.
 PEER = frozenset({"collective", "p2p", "rendezvous", "store", "gpu-wait"})
 
 
@@ -41,14 +41,14 @@ def _m(activity: str, file: str, function: str, weight: int, op: str = "") -> Fr
     return FrameMeaning(activity=activity, file=file, function=function, weight=weight, op=op)
 
 
-_STOP_STATE = r"breakranks/(rank/stop_state|inside/rank/seat)\.py"  # and as version 0.1 had it
+_STOP_STATE = r"breakranks/(rank/stop_state|inside/rank/seat)\.py"  # and its name in version 0.1
 _C10D = r"torch/distributed/distributed_c10d\.py"
 _COLLECTIVES = (
     "all_reduce|all_reduce_coalesced|barrier|monitored_barrier|broadcast|broadcast_object_list|reduce|gather|scatter"
     r"|_?all_gather\w*|gather_object|scatter_object_list|_?reduce_scatter\w*|all_to_all\w*"
     "|destroy_process_group"
 )
-# Weights: what a person would name first. A prompt beats all; a generic wait loses to what it serves.
+# Weights: what a person would name first. A prompt outweighs everything; a generic wait is outweighed by its purpose.
 PYTHON: tuple[FrameMeaning, ...] = (
     # At a prompt.
     _m("held", _STOP_STATE, r"held", 120, "breakranks"),
@@ -122,7 +122,7 @@ PYTHON: tuple[FrameMeaning, ...] = (
     _m("socket", r"/(http/client|urllib/request|ftplib|smtplib|xmlrpc/client)\.py", r".*", 32, "network request"),
     _m("socket", r"/(socket|ssl|socketserver)\.py", r".*", 31, "socket"),
     _m("socket", r"/selectors\.py", r"select", 20, "select"),
-    # What it is part of; these rarely end a stack by themselves.
+    # Larger operations; these are rarely the innermost library frame.
     _m("checkpoint", r"torch/serialization\.py", r"save|load|_save|_load|_legacy_\w+", 28, "torch.save/load"),
     _m("checkpoint", r"torch/distributed/checkpoint/.*\.py", r"save|load|async_save|_save_state_dict|write_data|read_data", 29,
        "distributed checkpoint"),
@@ -130,12 +130,14 @@ PYTHON: tuple[FrameMeaning, ...] = (
     _m("import", r"<frozen importlib.*", r"_find_and_load|_load_unlocked|exec_module|_call_with_frames_removed", 8),
 )  # fmt: skip
 
-# What the rest of the stack, above the user's innermost frame, says of the purpose.
+CPP_EXTENSION = "building a C++ extension"
+
+# The purpose, from the frames above the innermost frame of the user's code.
 CONTEXT: tuple[FrameMeaning, ...] = (
     _m("data-loading", r"torch/utils/data/_utils/fetch\.py", r"fetch", 9, "loading data"),
     _m("data-loading", r"torch/utils/data/_utils/worker\.py", r"_worker_loop", 8, "loading data"),
     _m("data-loading", r"datasets/.*\.py", r"map|_map_single|load_dataset|__getitem__", 7, "loading data"),
-    _m("compile", r"torch/utils/cpp_extension\.py", r"load|load_inline|_jit_compile", 6, "building a C++ extension"),
+    _m("compile", r"torch/utils/cpp_extension\.py", r"load|load_inline|_jit_compile", 6, CPP_EXTENSION),
     _m("checkpoint", r"torch/(serialization|distributed/checkpoint/.*)\.py", r"save|load", 5, "checkpointing"),
     _m(
         "backward",
@@ -147,7 +149,7 @@ CONTEXT: tuple[FrameMeaning, ...] = (
     _m("exit", r"/threading\.py", r"_shutdown", 4, "ending"),
 )
 
-# What a library does a collective for, by its frames below the user's own.
+# Why a library makes a collective, from its frames below the user's code.
 FSDP, DTENSOR = "gathering parameters (FSDP)", "gathering a sharded tensor (DTensor)"
 WITHIN: tuple[FrameMeaning, ...] = (
     _m(
@@ -166,7 +168,7 @@ WITHIN: tuple[FrameMeaning, ...] = (
     ),
 )
 
-# The same for C: tried on the frames below the innermost Python frame, innermost first.
+# Meanings of C frames, tried below the innermost Python frame, innermost first.
 NATIVE: tuple[FrameMeaning, ...] = (
     _m("gil-wait", "", r"take_gil|PyEval_RestoreThread|PyEval_AcquireThread|PyGILState_Ensure", 90),
     _m("p2p", "", r"c10d::ProcessGroup\w+::(Send|Recv)Work::wait|P?MPI_(Send|Recv|Ssend|Bsend|Rsend|Sendrecv|Probe|Mprobe|Mrecv)",
@@ -191,7 +193,8 @@ NATIVE: tuple[FrameMeaning, ...] = (
     _m("sleep", "", r"time_sleep|pysleep", 20),
 )  # fmt: skip
 
-# gloo runs an operation in a thread of its own; its name says which, when Python's stack does not.
+# gloo runs an operation in its own thread. The name of the thread function shows the operation when the Python stack
+# does not.
 GLOO_WORK = re.compile(r"c10d::(?:\(anonymous namespace\)::)?Async(\w+?)(?:CUDA)?Work::")
 GLOO_OPS = {
     "Allreduce": "all_reduce", "AllreduceCoalesced": "all_reduce_coalesced", "SparseAllreduce": "all_reduce",
@@ -202,7 +205,7 @@ GLOO_OPS = {
 
 
 class FrameTable:
-    """The meanings in force: ours and the user's. Look-ups are remembered, as frames repeat."""
+    """The meanings that apply: those of breakranks and of the user. Results are cached, because frames repeat."""
 
     def __init__(self, extra: tuple[FrameMeaning, ...] = ()) -> None:
         self._python = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in (*extra, *PYTHON)]
@@ -240,7 +243,7 @@ class FrameTable:
 
 
 def from_toml(document: dict[str, Any]) -> tuple[FrameMeaning, ...]:
-    """Rows that a person added. Raises :class:`UsageError` naming the row that is wrong."""
+    """Return the rows that a user has added. Raises :class:`UsageError` with the row that is invalid."""
     rows = document.get("meaning", [])
     found = []
     for number, row in enumerate(rows if isinstance(rows, list) else [rows], 1):
@@ -251,11 +254,13 @@ def from_toml(document: dict[str, Any]) -> tuple[FrameMeaning, ...]:
             re.compile(file)
         except (KeyError, TypeError, AttributeError, re.error, OverflowError, RecursionError) as error:
             raise UsageError(
-                f"meaning {number} is not usable: {error}",
+                f"meaning {number} is invalid: {error}",
                 'A row needs activity = "socket", function = "call" and, better, file = "mycompany/rpc.py".',
             ) from None
         if activity not in ACTIVITIES:
-            raise UsageError(f"meaning {number}: no activity {activity!r}", f"One of: {', '.join(sorted(ACTIVITIES))}.")
+            raise UsageError(
+                f"meaning {number}: unknown activity {activity!r}", f"Use one of: {', '.join(sorted(ACTIVITIES))}."
+            )
         found.append(
             FrameMeaning(activity=activity, file=file, function=function, weight=97, op=str(row.get("op", "")))
         )

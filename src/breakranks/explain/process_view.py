@@ -1,8 +1,8 @@
-"""One rank: what it is doing, whether it stands or moves, and for how long.
+"""What a process is doing, whether it moves, and for how long it has been where it is.
 
-Two samples at the least. Between them lies a span in which nothing of ours touched the process: a thread
-that used no CPU in it did not run at all. Together with the time since it last ran before we came, that
-tells a rank that hangs from one that was merely seen twice at the same line.
+This takes at least two samples. In the span between them breakranks does not touch the process, so a thread that used
+no CPU in it did not run. Together with the time since it last ran before the first sample, that tells a rank that hangs
+from one that was at the same line twice by chance.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from breakranks.explain import wait_chains
 from breakranks.explain.activity import Activity, ActivityReader
+from breakranks.explain.finding_parts import Doing
 from breakranks.explain.frame_meanings import PEER
-from breakranks.explain.values import Doing
 from breakranks.snapshot.code_owner import is_own
 from breakranks.snapshot.model import PROGRESS, Frame, Process, Sample, Snapshot, Thread
 
@@ -33,9 +31,9 @@ _PASSIVE = frozenset({"thread-wait", "idle", "event-loop", "exit", "gil-wait", "
 class ProcessView(NamedTuple):
     """What is known of one process.
 
-    ``thread`` is the one that matters: the main thread, or the one that the main thread waits for, and then
-    ``via`` is what the main thread does. ``stands`` is for how many seconds it has been where it is, as far
-    as that can be known; 0 when it moved. ``busy`` is the share of a CPU that the thread used.
+    ``thread`` is the thread that matters: the main thread, or the one that the main thread waits for. In the second
+    case ``via`` is the activity of the main thread. ``stands`` is for how many seconds the thread has been where it is,
+    as far as known; 0 if it moved. ``busy`` is the share of a CPU that it used.
     """
 
     process: Process
@@ -49,11 +47,11 @@ class ProcessView(NamedTuple):
     busy: float
     moves: int = 0
     others_move: bool = False
-    # It was woken in most of the spans between looks: data comes in, or it polls.
+    # It ran in most of the spans between samples: data arrives, or it polls.
     wakes: bool = False
-    # When it first woke from a sleep and went to sleep again in the same place, as far as that was seen; 0: never.
+    # When it first woke from a sleep and went to sleep again in the same place, as far as known; 0: never.
     woke: float = 0.0
-    # The plain values of its frames change: it counts, or collects.
+    # The plain values in its frames change: it counts or collects.
     progresses: bool = False
 
     @property
@@ -66,7 +64,7 @@ class ProcessView(NamedTuple):
 
     @property
     def doing(self) -> Doing:
-        """What it does, as plain data for a finding."""
+        """The activity as plain data, for a finding."""
         return self.activity.doing(self.stands, self.left)
 
     @property
@@ -75,15 +73,15 @@ class ProcessView(NamedTuple):
 
     @property
     def left(self) -> float | None:
-        """Seconds until the thread's own sleep or timeout ends."""
+        """Seconds until the sleep or timeout of the thread ends."""
         call = self.thread.call if self.thread is not None else None
         if call is None or (self.activity.word == "sleep" and call.name == "futex"):
-            return None  # its stack was read a moment after its call: it has gone to sleep meanwhile
+            return None  # its stack was read after its call: it has gone to sleep since
         return call.left
 
 
 def evidence_key(process: Process) -> object:
-    """Equal for processes whose looks are the same but for the exact times and pids."""
+    """Return a key that is equal for processes with equal views, except for exact times and pids."""
     parts: list[object] = [process.state]
     for sample in process.samples:
         ran = sample.quiet_ran or ()
@@ -112,13 +110,13 @@ def _plain_hints(hints: dict[str, str]) -> object:
 
 
 def _progress(process: Process) -> object:
-    """Whether the values of the main thread's frames changed. The marks themselves differ from rank to rank."""
+    """Whether the values in the frames of the main thread changed. The marks themselves differ between ranks."""
     marks = {tuple(s.threads[0].hints.items()) for s in process.samples if s.threads and s.threads[0].hints}
     return len(marks) > 1
 
 
 def helpers_key(process: Process) -> object:
-    """What the helpers of a process do, in short."""
+    """Return a key for what the helpers of a process do."""
     return tuple(
         (child.state, child.python, child.samples[-1].threads[0].stack if _threads(child) else 0, helpers_key(child))
         for child in process.children
@@ -138,7 +136,7 @@ def _about(process: Process, fd: int) -> str:
 
 
 def _load(process: Process) -> tuple[int, ...]:
-    """Each thread's share of a CPU, in three grades."""
+    """Return each thread's share of a CPU, in three grades."""
     if len(process.samples) < 2:
         return ()
     first, last = process.samples[0], process.samples[-1]
@@ -150,10 +148,10 @@ def _load(process: Process) -> tuple[int, ...]:
     return tuple(2 if share >= BUSY_SHARE else 1 if share >= _POLLING_SHARE else 0 for share in shares)
 
 
-def look(
+def inspect_process(
     snapshot: Snapshot, reader: ActivityReader, process: Process, prefer: frozenset[str] = frozenset()
 ) -> ProcessView:
-    """Look at one process. A thread of a name in ``prefer`` is taken to be the one that matters."""
+    """Return the view of a process. A thread with a name in ``prefer`` is taken to be the one that matters."""
     sample = next((s for s in reversed(process.samples) if s.threads), None)
     if sample is None:
         return ProcessView(
@@ -170,8 +168,9 @@ def look(
     deep = _deepest(process.samples, sample)
     threads = tuple((thread, reader.read(process, deep, thread)) for thread in deep.threads if _worth(thread, deep))
     thread, activity, via = _choose(process, threads, prefer)
-    if via is not None and via.word == "sleep" and _walks(process.samples):
-        thread, activity, via = *threads[0], None  # its main thread gets on: what the other one waits for can wait
+    if via is not None and via.word == "sleep" and _main_moves(process.samples):
+        # The main thread makes progress, so it does not wait for the other thread.
+        thread, activity, via = *threads[0], None
     if thread is None:
         return ProcessView(
             process=process,
@@ -195,8 +194,8 @@ def look(
     )  # fmt: skip
 
 
-def _walks(samples: tuple[Sample, ...]) -> bool:
-    """Whether the main thread was seen in different places, or with other values."""
+def _main_moves(samples: tuple[Sample, ...]) -> bool:
+    """Whether the main thread was seen at different places, or with different values."""
     return len({(s.threads[0].stack, tuple(s.threads[0].hints.items())) for s in samples if s.threads}) > 1
 
 
@@ -205,7 +204,7 @@ def _worth(thread: Thread, sample: Sample) -> bool:
 
 
 def _deepest(samples: tuple[Sample, ...], last: Sample) -> Sample:
-    """The newest sample, with the native stacks of an earlier one where the thread has not moved since."""
+    """Return the newest sample, with the C frames of an earlier one where the thread has not moved since."""
     native: dict[int, Thread] = {}
     for sample in samples:
         for thread in sample.threads:
@@ -215,18 +214,18 @@ def _deepest(samples: tuple[Sample, ...], last: Sample) -> Sample:
     for thread in last.threads:
         other = native.get(thread.tid)
         if not thread.native and other is not None and other.stack == thread.stack:
-            thread = replace(thread, native=other.native)
+            thread = thread._replace(native=other.native)
         merged.append(thread)
-    return replace(last, threads=tuple(merged))
+    return last._replace(threads=tuple(merged))
 
 
-def _tells(others: tuple[wait_chains.ChainStep, ...]) -> bool:
-    """Whether a chain leads to another thread that does something."""
+def _ends_active(others: tuple[wait_chains.ChainStep, ...]) -> bool:
+    """Whether a chain leads to another thread that is active."""
     return bool(others) and others[-1].wait is None and others[-1].activity.word not in _PASSIVE
 
 
-def goes_on(process: Process, tid: int) -> bool:
-    """Whether a thread was seen in different places, or ran where nothing of ours touched it."""
+def keeps_moving(process: Process, tid: int) -> bool:
+    """Whether a thread was seen at different places, or ran while breakranks did not touch it."""
     seen = [(sample, thread) for sample in process.samples for thread in sample.threads if thread.tid == tid]
     return len({thread.stack for _, thread in seen}) > 1 or any(_woken(seen))
 
@@ -236,7 +235,8 @@ def _choose(
     threads: tuple[tuple[Thread, Activity], ...],
     prefer: frozenset[str],
 ) -> tuple[Thread | None, Activity, Activity | None]:
-    """The thread that says why the process is where it is."""
+    """Return the thread that shows why the process is where it is, its activity, and that of the main thread if it is
+    another."""
     if not threads:
         return None, Activity(word="unknown"), None
     main, activity = threads[0]
@@ -244,14 +244,14 @@ def _choose(
         if other.name in prefer:
             return other, its, activity
     if activity.word == "sleep" and main.call is not None and (main.call.left or 0) < _IDLE_SLEEP_SECONDS:
-        # A main thread that naps while another one is in a collective only keeps the process alive.
+        # A main thread that sleeps briefly while another thread is in a collective only keeps the process alive.
         busy = next(((t, a) for t, a in threads[1:] if a.word in PEER), None)
         return (*busy, activity) if busy is not None else (main, activity, None)
     if activity.word not in ("thread-wait", "exit", "event-loop", "unknown"):
         return main, activity, None
     chain = wait_chains.follow(process, threads, main.tid)
-    if chain is not None and (chain.back is not None or _tells(chain.steps[1:])):
-        # The process itself has said for whom it waits.
+    if chain is not None and (chain.back is not None or _ends_active(chain.steps[1:])):
+        # Introspection shows which thread it waits for.
         end = chain.end
         if chain.back is None and (end.activity.word in (*PEER, "prompt", "held") or chain.joins):
             return end.thread, end.activity, activity
@@ -274,7 +274,7 @@ def _choose(
 def _movement(
     snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: Activity
 ) -> tuple[bool, bool, float, float]:
-    """Whether the thread moved, whether it never ran, for how long it stands, its share of a CPU."""
+    """Return whether the thread moved, whether it never ran, for how long it has been there, and its share of a CPU."""
     seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
     if not seen:
         return False, False, 0.0, 0.0
@@ -292,7 +292,7 @@ def _movement(
 
 
 def _woken(seen: list[tuple[Sample, Thread]]) -> list[bool]:
-    """For each span in which nothing of ours touched the process: whether the thread ran in it."""
+    """For each span in which breakranks did not touch the process: whether the thread ran in it."""
     return [
         thread.tid in sample.quiet_ran
         for sample, thread in seen
@@ -301,7 +301,7 @@ def _woken(seen: list[tuple[Sample, Thread]]) -> list[bool]:
 
 
 def _woke(seen: list[tuple[Sample, Thread]]) -> float:
-    """When the first sleep ended that another followed: between two looks the moment of its end was put off."""
+    """Return when the first sleep ended that was followed by another: between two samples its end moved."""
     ends = [sample.time + t.call.left for sample, t in seen if t.call is not None and t.call.left is not None]
     return next((before for before, later in pairwise(ends) if later - before > _ANOTHER_SLEEP_SECONDS), 0.0)
 
@@ -321,7 +321,7 @@ def _mostly(woken: list[bool]) -> bool:
 
 
 def _others_move(samples: tuple[Sample, ...], tid: int) -> bool:
-    """Whether another Python thread of the process goes from place to place, or uses the CPU."""
+    """Whether another Python thread of the process changes its place, or uses the CPU."""
     seen: dict[int, set[int]] = {}
     ran: dict[int, list[int]] = {}
     for sample in samples:
@@ -339,20 +339,20 @@ def _blocks(thread: Thread) -> bool:
 
 
 def _since(snapshot: Snapshot, seen: list[tuple[Sample, Thread]], activity: Activity) -> int:
-    """The index of the sample since which the thread has been where it is now."""
+    """Return the index of the sample since which the thread has been where it is now."""
     index = len(seen) - 1
-    while index > 0 and not _went(snapshot, *seen[index - 1], *seen[index], activity):
+    while index > 0 and not _has_moved(snapshot, *seen[index - 1], *seen[index], activity):
         index -= 1
     return index
 
 
-def _went(
+def _has_moved(
     snapshot: Snapshot, earlier: Sample, before: Thread, sample: Sample, after: Thread, activity: Activity
 ) -> bool:
-    """Whether the thread went somewhere between two samples.
+    """Whether the thread moved between two samples.
 
-    Its stack or its loop counters say so; or it waits for ranks with a timeout that begins anew; or without one, and
-    yet ran for longer than being looked at takes: then it was let go, and came back.
+    Its stack or its loop counters changed; or it waits for ranks, and the timeout of its wait was renewed; or the wait
+    has no timeout, and the thread ran for longer than a sample takes: then it was released and came back.
     """
     if _mark(snapshot, before, activity) != _mark(snapshot, after, activity):
         return True
@@ -363,10 +363,10 @@ def _went(
 
 
 def _waits_anew(earlier: Sample, before: Thread, sample: Sample, after: Thread) -> bool:
-    """Whether the moment at which a wait would give up was put off: it is another wait.
+    """Whether the time at which a wait gives up has moved: then it is another wait.
 
-    Only a futex keeps that moment itself. Of other calls it is reckoned from when the thread last ran, and being looked
-    at makes it run.
+    Only a futex keeps that time itself. For other calls it is computed from when the thread last ran, and taking a
+    sample makes the thread run.
     """
     if before.call is None or after.call is None or before.call.left is None or after.call.left is None:
         return False
@@ -376,16 +376,16 @@ def _waits_anew(earlier: Sample, before: Thread, sample: Sample, after: Thread) 
 
 
 def _moves(snapshot: Snapshot, samples: tuple[Sample, ...], tid: int, activity: Activity) -> int:
-    """In how many of the spans between samples the thread went somewhere else, or was let go and came back."""
+    """Return in how many spans between samples the thread moved, or was released and came back."""
     seen = [(sample, thread) for sample in samples for thread in sample.threads if thread.tid == tid]
-    return sum(_went(snapshot, *before, *after, activity) for before, after in pairwise(seen))
+    return sum(_has_moved(snapshot, *before, *after, activity) for before, after in pairwise(seen))
 
 
 def _mark(snapshot: Snapshot, thread: Thread, activity: Activity) -> object:
-    """What must stay the same for a thread to count as standing.
+    """Return what must stay the same for a thread that does not move.
 
-    For one that waits, the whole stack and the loop counters of its frames. For one that computes or
-    polls, only where in the user's own code it is: the lines below are expected to change.
+    For one that waits for ranks: the whole stack and the loop counters of its frames. For one that computes or polls:
+    only its functions in the user's code, because the lines in them are expected to change.
     """
     if activity.word in PEER:
         return thread.stack, tuple(sorted(thread.hints.items()))

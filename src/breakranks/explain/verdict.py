@@ -1,4 +1,4 @@
-"""From a case to a diagnosis: which findings hold, which of them is the verdict."""
+"""From a snapshot to a diagnosis: which findings hold, and which of them is the verdict."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from msgspec.structs import replace
 from breakranks.explain.causes.collective_causes import RanksMove
 from breakranks.explain.collectives.dump_verdict import explain_dumps, is_of_dumps
 from breakranks.explain.diagnosis import CERTAIN, Diagnosis, Finding, RankClass
+from breakranks.explain.finding_parts import Subject, where_of
 from breakranks.explain.frame_meanings import PEER, FrameTable
 from breakranks.explain.job_view import HELD_BY_RANK, JobView, RankGroup
 from breakranks.explain.rules import (
+    absent_ranks,
     host_faults,
-    late_ranks,
     network_cut,
     reason_for,
     recorded_calls,
     rendezvous,
     wait_cycle,
 )
-from breakranks.explain.rules.candidate import Candidate, call_of, folded, union, with_reason
-from breakranks.explain.rules.command_host import at_host, to_continue, with_target
+from breakranks.explain.rules.action_hosts import at_host, to_continue, with_target
+from breakranks.explain.rules.candidate import FindingCandidate, call_of, folded, union, with_reason
 from breakranks.explain.rules.rank_cause import MOVING_SECONDS, SLOW_SECONDS, RankCause
-from breakranks.explain.values import Subject, where_of
 from breakranks.explain.wait_chains import progress, said_together
 from breakranks.rankset import RankSet
-from breakranks.snapshot.model import Snapshot
+from breakranks.snapshot.model import Snapshot, last_samples
 
-# Kinds that say nothing unless somebody waits: every healthy job computes.
+# Kinds that count only if ranks wait: every healthy job computes.
 _ONLY_WITH_VICTIMS = frozenset({"straggler", "busy-loop", "compile-wait"})
 _WORKING = frozenset({"straggler", "busy-loop"})
 _MANY_WORK_SECONDS = 120.0
-# Whoever else still moves, these stand until a person does something.
+# These last until a person acts, even if other ranks move.
 _NEVER_PASSES = frozenset({"rank-stopped", "rank-exited", "debugger-prompt", "stale-lock-file", "helper-dead"})
 _AFTER_MOVE_SECONDS = 8.0
-# Without victims these count only after a longer look: a healthy job does them too.
+# Without victims these count only after a longer time: a healthy job shows them too.
 _WEAK_ALONE = frozenset(
     {"socket-wait", "blocked-io", "subprocess-wait", "data-loading", "lock-held", "thread-deadlock"}
 )
-_DEADLOCK = ("thread-deadlock", CERTAIN)  # each lock's owner is known: no healthy job does that
+_DEADLOCK = ("thread-deadlock", CERTAIN)  # the owner of each lock is known; no healthy job does that
 
 
 def explain(snapshot: Snapshot, table: FrameTable | None = None) -> Diagnosis:
-    """What is wrong with the job, with proof; or that nothing is.
+    """Return what is wrong with the job, with proof, or that nothing is.
 
-    When a longer look could change the answer, ``settled`` is False and ``wait`` says how long: take another
-    sample and ask again.
+    If more samples could change the answer, ``settled`` is False and ``wait`` is how many seconds to wait before the
+    next sample.
     """
     if is_of_dumps(snapshot):
         return explain_dumps(snapshot)
@@ -54,93 +54,106 @@ def explain(snapshot: Snapshot, table: FrameTable | None = None) -> Diagnosis:
     return replace(
         found,
         verdict=with_target(found.verdict, snapshot.target) if found.verdict is not None else None,
-        findings=tuple(with_target(one, snapshot.target) for one in found.findings),
+        findings=tuple(with_target(finding, snapshot.target) for finding in found.findings),
     )
 
 
-def _explain(case: JobView) -> Diagnosis:
-    alike = sorted(folded(case, case.nodes), key=lambda some: union(some).first)
-    classes = tuple(_class(case, some) for some in alike)
-    begun = rendezvous.proposal(case)
+def explain_live(snapshot: Snapshot) -> Diagnosis:
+    """Return the verdict of all samples, and the classes of the newest two: what the ranks do now."""
+    diagnosis = explain(snapshot)
+    unchanged = {rank_class.ranks: rank_class for rank_class in diagnosis.classes if not rank_class.moving}
+    newest = explain(last_samples(snapshot, 2)).classes
+    return replace(diagnosis, classes=tuple(unchanged.get(rank_class.ranks, rank_class) for rank_class in newest))
+
+
+def _explain(job: JobView) -> Diagnosis:
+    alike = sorted(folded(job, job.nodes), key=lambda some: union(some).first)
+    classes = tuple(_class(job, some) for some in alike)
+    begun = rendezvous.proposal(job)
     if begun is not None:
         return _starting(*begun, classes)
-    proposals = [_in_motion(case, one) for one in _propose(case)]
-    looks = max((len(rank.process.samples) for rank in case.snapshot.ranks), default=0)
+    proposals = [_in_motion(job, candidate) for candidate in _propose(job)]
+    sample_count = max((len(rank.process.samples) for rank in job.snapshot.ranks), default=0)
     held = [
-        _with_progress(case, one) for one in proposals if _standing(case, one) >= one.needs and looks >= one.samples
+        _with_progress(job, candidate)
+        for candidate in proposals
+        if _seconds_held(job, candidate) >= candidate.needs and sample_count >= candidate.samples
     ]
     if held:
-        best = max(held, key=lambda one: _rank(case, one))
-        findings = _findings(case, best, held)
-        return Diagnosis(
-            verdict=best.finding, findings=(*findings, *host_faults.notes(case, findings)), classes=classes
-        )
-    if proposals and not _progress(case):
-        wait = min(one.needs - _standing(case, one) for one in proposals)
-        first = min(proposals, key=lambda one: one.needs)
-        told = host_faults.notes(case)  # whatever the job does
+        best = max(held, key=lambda candidate: _rank(job, candidate))
+        findings = _findings(job, best, held)
+        return Diagnosis(verdict=best.finding, findings=(*findings, *host_faults.notes(job, findings)), classes=classes)
+    if proposals and not _progress(job):
+        wait = min(candidate.needs - _seconds_held(job, candidate) for candidate in proposals)
+        first = min(proposals, key=lambda candidate: candidate.needs)
+        host_notes = host_faults.notes(job)  # they do not depend on the state of the job
         return Diagnosis(
             verdict=None,
-            findings=told,
+            findings=host_notes,
             classes=classes,
             settled=False,
             wait=max(0.1, wait),
             pending=first.finding,
             known_end=first.known_end,
         )
-    return Diagnosis(verdict=None, findings=(*_informational(case), *host_faults.notes(case)), classes=classes)
+    return Diagnosis(verdict=None, findings=(*_informational(job), *host_faults.notes(job)), classes=classes)
 
 
-def _starting(one: Candidate, stood: float, classes: tuple[RankClass, ...]) -> Diagnosis:
-    """There are no ranks yet: all that can be said is what the launcher waits for."""
-    if stood >= one.needs:
-        return Diagnosis(verdict=one.finding, findings=(one.finding,), classes=classes)
+def _starting(candidate: FindingCandidate, stood: float, classes: tuple[RankClass, ...]) -> Diagnosis:
+    """Return the diagnosis of a job without ranks: what the launcher waits for."""
+    if stood >= candidate.needs:
+        return Diagnosis(verdict=candidate.finding, findings=(candidate.finding,), classes=classes)
     return Diagnosis(
         verdict=None,
         findings=(),
         classes=classes,
         settled=False,
-        wait=one.needs - stood,
-        pending=one.finding,
+        wait=candidate.needs - stood,
+        pending=candidate.finding,
     )
 
 
-def _with_progress(case: JobView, one: Candidate) -> Candidate:
-    """The same, with how far its ranks have come in their loops, where they themselves have said it."""
-    said = progress(case.spoke, one.culprits, one.victims)
+def _with_progress(job: JobView, candidate: FindingCandidate) -> FindingCandidate:
+    """Return the candidate with the loop counters of its ranks, where introspection shows them."""
+    said = progress(job.spoke, candidate.culprits, candidate.victims)
     if said is None:
-        return one
-    return one._replace(finding=replace(one.finding, evidence=(*one.finding.evidence, said)))
+        return candidate
+    return candidate._replace(finding=replace(candidate.finding, evidence=(*candidate.finding.evidence, said)))
 
 
-def _in_motion(case: JobView, one: Candidate) -> Candidate:
-    """If a rank that waits was seen to come there just now, the job moved a moment ago: what a healthy job
-    does too must then have stood for longer, and one that naps between two steps much longer."""
-    if 1.0 < one.needs < MOVING_SECONDS and any(case.looks[rank].moves for rank in one.victims if rank in case.looks):
-        naps = any(case.looks[rank].activity.word == "sleep" for rank in one.culprits if rank in case.looks)
-        return one._replace(needs=MOVING_SECONDS if naps else max(one.needs, _AFTER_MOVE_SECONDS))
-    return one
+def _in_motion(job: JobView, candidate: FindingCandidate) -> FindingCandidate:
+    """Return the candidate with a longer ``needs`` if the job has just moved.
+
+    If a rank that waits was seen to arrive, the job moved a moment ago. A state that a healthy job shows too must then
+    last longer, and one with short sleeps between steps much longer.
+    """
+    if 1.0 < candidate.needs < MOVING_SECONDS and any(
+        job.views[rank].moves for rank in candidate.victims if rank in job.views
+    ):
+        naps = any(job.views[rank].activity.word == "sleep" for rank in candidate.culprits if rank in job.views)
+        return candidate._replace(needs=MOVING_SECONDS if naps else max(candidate.needs, _AFTER_MOVE_SECONDS))
+    return candidate
 
 
-def _propose(case: JobView) -> list[Candidate]:
-    waiting = case.waiting()
-    roots = list(case.roots())
-    found = [*late_ranks.gone(case, waiting), *host_faults.unreachable(case, waiting)]
-    cut = network_cut.cut(case, waiting)
+def _propose(job: JobView) -> list[FindingCandidate]:
+    waiting = job.waiting()
+    roots = list(job.roots())
+    found = [*absent_ranks.gone(job, waiting), *host_faults.unreachable(job, waiting)]
+    cut = network_cut.cut(job, waiting)
     found += [cut] if cut is not None else []
-    lost = host_faults.lost_ranks(case)
+    lost = host_faults.lost_ranks(job)
     unexplained: list[RankGroup] = []
     by_cause: dict[tuple[str, str, object], tuple[RankSet, RankCause]] = {}
-    awaited = case.awaited() if waiting else None
+    awaited = job.awaited() if waiting else None
     for node in roots:
-        reason = reason_for(case, node.look)
+        reason = reason_for(job, node.view)
         if lost and (reason is None or reason.kind not in _NEVER_PASSES):
-            # What these did when they were last seen explains nothing any more.
+            # Their last sample is old, so it explains nothing.
             node = node._replace(ranks=node.ranks - lost)
             if not node.ranks:
                 continue
         if awaited is not None and (reason is None or reason.kind not in _NEVER_PASSES):
-            # It is known for whom the others wait: who is none of those holds nobody up.
+            # The awaited ranks are known exactly: the others delay no rank.
             node = node._replace(ranks=node.ranks & awaited)
             if not node.ranks:
                 continue
@@ -151,66 +164,68 @@ def _propose(case: JobView) -> list[Candidate]:
             continue
         if not waiting and reason.kind in _WEAK_ALONE and (reason.kind, reason.confidence) != _DEADLOCK:
             reason = reason._replace(needs=max(reason.needs, SLOW_SECONDS))
-        reason = at_host(case, node.look, reason)
-        key = (reason.kind, node.look.activity.about, reason.where)
+        reason = at_host(job, node.view, reason)
+        key = (reason.kind, node.view.activity.about, reason.where)
         ranks, first = by_cause.get(key, (RankSet(), reason))
         by_cause[key] = (ranks | node.ranks, first)
-    for ranks, reason in host_faults.together(case, by_cause).values():
+    for ranks, reason in host_faults.together(job, by_cause).values():
         if reason.kind in _WORKING and len(ranks) > sum(len(node.ranks) for node in waiting):
-            # Most compute and a few wait for them: that is how a parameter server or a logger spends its day.
+            # Most ranks compute and a few wait for them: normal for a parameter server or a logger.
             reason = reason._replace(needs=_MANY_WORK_SECONDS)
         if reason.kind == "rank-stopped" and len(ranks) > 1:
-            reason = reason._replace(next=to_continue(case, ranks) or reason.next)
-        found.append(with_reason(case, ranks, reason, waiting))
-    holding = wait_cycle.holders(case, unexplained, waiting)
+            reason = reason._replace(next=to_continue(job, ranks) or reason.next)
+        found.append(with_reason(job, ranks, reason, waiting))
+    holding = wait_cycle.holders(job, unexplained, waiting)
     if holding is not None:
         found.append(holding)
-    plain = late_ranks.plain(case, unexplained, [node for node in waiting if node.reason not in (HELD_BY_RANK, "held")])
+    plain = absent_ranks.plain(
+        job, unexplained, [node for node in waiting if node.reason not in (HELD_BY_RANK, "held")]
+    )
     if plain is not None:
         found.append(plain)
-    recorded = recorded_calls.proposals(case, waiting)
-    if not found and not recorded and not case.gone:
-        cycle = wait_cycle.deadlock(case, waiting)
+    recorded = recorded_calls.proposals(job, waiting)
+    if not found and not recorded and not job.gone:
+        cycle = wait_cycle.deadlock(job, waiting)
         if cycle is not None:
             found.append(cycle)
     return [*found, *recorded]
 
 
-def _standing(case: JobView, one: Candidate) -> float:
-    """For how long this has held: the longest that a victim stands, unless one just moved. A culprit that works
-    may leave and come back unseen; whoever waits for it does not."""
-    wait = one.victims | one.culprits if one.mutual else one.victims
-    if any(case.looks[rank].stands <= 0 for rank in wait if rank in case.looks):
-        return 0.0 if one.needs or one.finding.kind in _NEVER_PASSES else -1.0
-    return case.stands(one.victims & case.seen or one.culprits)
+def _seconds_held(job: JobView, candidate: FindingCandidate) -> float:
+    """Return for how long the candidate has held: the longest time that a victim has not moved, or 0 if one has just
+    moved. A culprit that works may leave and come back unseen; a rank that waits for it does not."""
+    wait = candidate.victims | candidate.culprits if candidate.mutual else candidate.victims
+    if any(job.views[rank].stands <= 0 for rank in wait if rank in job.views):
+        return 0.0 if candidate.needs or candidate.finding.kind in _NEVER_PASSES else -1.0
+    return job.stands(candidate.victims & job.seen or candidate.culprits)
 
 
-def _progress(case: JobView) -> bool:
-    """Ranks that wait for ranks were seen to come out and wait again: the job moves."""
-    return any(node.look.moved and node.look.moves > 1 for node in case.waiting())
+def _progress(job: JobView) -> bool:
+    """Whether ranks that wait for ranks were seen to return and wait again: then the job moves."""
+    return any(node.view.moved and node.view.moves > 1 for node in job.waiting())
 
 
-def _rank(case: JobView, one: Candidate) -> tuple[bool, bool, bool, float]:
-    """What makes one finding the verdict: it never passes by itself, it is certain, others wait for it."""
+def _rank(job: JobView, candidate: FindingCandidate) -> tuple[bool, bool, bool, float]:
+    """Return the sort key of the verdict: the wait never ends by itself, ranks wait for it, it is certain."""
     return (
-        one.needs <= 1.0,
-        bool(one.victims),
-        one.finding.confidence == CERTAIN,
-        case.stands(one.culprits),
+        candidate.needs <= 1.0,
+        bool(candidate.victims),
+        candidate.finding.confidence == CERTAIN,
+        job.stands(candidate.culprits),
     )
 
 
-def _findings(case: JobView, best: Candidate, held: list[Candidate]) -> tuple[Finding, ...]:
+def _findings(job: JobView, best: FindingCandidate, held: list[FindingCandidate]) -> tuple[Finding, ...]:
     findings = [best.finding]
-    implied = late_ranks.missing_too(case, best, case.waiting())
+    implied = absent_ranks.missing_too(job, best, job.waiting())
     if implied is not None:
         findings.append(implied)
-    findings.extend(one.finding for one in held if one is not best)
+    findings.extend(candidate.finding for candidate in held if candidate is not best)
     return tuple(findings)
 
 
-def _informational(case: JobView) -> tuple[Finding, ...]:
-    moving = RankSet(rank for rank, one in case.looks.items() if one.moved or one.busy > 0.05)
+def _informational(job: JobView) -> tuple[Finding, ...]:
+    moving = RankSet(rank for rank, view in job.views.items() if view.moved or view.busy > 0.05)
     if not moving:
         return ()
     finding = Finding(
@@ -218,25 +233,25 @@ def _informational(case: JobView) -> tuple[Finding, ...]:
         culprits="",
         victims="",
         confidence=CERTAIN,
-        cause=RanksMove(moving=len(moving), seen=len(case.seen)),
+        cause=RanksMove(moving=len(moving), seen=len(job.seen)),
         subject=Subject(ranks=str(moving)),
         informational=True,
     )
     return (finding,)
 
 
-def _class(case: JobView, alike: list[RankGroup]) -> RankClass:
-    one = alike[0].look
+def _class(job: JobView, alike: list[RankGroup]) -> RankClass:
+    view = alike[0].view
     ranks = union(alike)
-    frames = case.snapshot.stack(one.thread.stack) if one.thread is not None else ()
+    frames = job.snapshot.stack(view.thread.stack) if view.thread is not None else ()
     return RankClass(
         ranks=str(ranks),
-        doing=one.doing,
-        call=call_of(case, alike),
+        doing=view.doing,
+        call=call_of(job, alike),
         frames=frames,
-        state=one.state,
-        moving=one.moved or (one.busy >= 0.05 and one.activity.word not in PEER),
-        idle=case.stands(ranks),
-        where=where_of(one.where),
-        said=said_together(case.spoke, ranks),
+        state=view.state,
+        moving=view.moved or (view.busy >= 0.05 and view.activity.word not in PEER),
+        idle=job.stands(ranks),
+        where=where_of(view.where),
+        said=said_together(job.spoke, ranks),
     )

@@ -2,9 +2,9 @@
 
     @br1 NONCE WHO SEQ F DATA
 
-``NONCE`` tells the lines of this run from whatever else a login shell prints, ``WHO`` is the host that says it or, on
-the way in, is meant (``*``: every one). A message is cut into pieces: ``F`` is ``+`` while more follow and ``.`` on the
-last; ``SEQ`` numbers the messages of a sender. ``DATA`` is base64: a byte that says what it is, then the message.
+``NONCE`` tells the lines of this run from other output of a login shell. ``WHO`` is the host that sends the line or, in
+the other direction, receives it (``*``: every host). A message is cut into pieces: ``F`` is ``+`` while more follow and
+``.`` on the last. ``SEQ`` numbers the messages of a sender. ``DATA`` is base64: a byte for the kind, then the message.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import NamedTuple
 
 MARK = b"@br1 "
 ALL = "*"
-JSON, MSGPACK, FILE, PACKED = b"j", b"m", b"f", b"z"
-MAX_MESSAGE_BYTES = 1 << 28  # bytes of a message
+# Before an agent runs; to and from an agent; a file of the agent's code; any of these, compressed.
+STAGE, MESSAGE, FILE, PACKED = b"j", b"m", b"f", b"z"
+MAX_MESSAGE_BYTES = 1 << 28
 _LINE = re.compile(rb"@br1 ([0-9a-f]{16}) (\S{1,255}) (\d{1,18}) ([+.]) ([A-Za-z0-9+/=]*)\s*$")
-_MAX_LINE_BYTES = 1 << 20  # bytes of a line
-_MAX_STRAY_BYTES = 8_000  # bytes kept of what is not ours
-_PIECE = 64  # bytes that a piece counts for at least
-_MAX_SENDERS = 100_000  # hosts in the middle of a message
-_WORTH_PACKING_BYTES = 400  # bytes from which packing pays
+_MAX_LINE_BYTES = 1 << 20
+_MAX_STRAY_BYTES = 8_000  # kept of other output
+_MIN_PIECE_BYTES = 64  # an empty piece takes memory as well
+_MAX_SENDERS = 100_000  # hosts with an incomplete message
+_MIN_PACKED_BYTES = 400
 
 
 class FramedMessage(NamedTuple):
-    """A message: who said it (or is meant), what kind it is, and its body."""
+    """A message: the host that sends or receives it, its kind and its body."""
 
     who: str
     kind: bytes
@@ -36,7 +37,7 @@ class FramedMessage(NamedTuple):
 
 
 class FrameWriter:
-    """Gives messages their lines, and their numbers."""
+    """Writes messages as numbered lines."""
 
     def __init__(self, nonce: str, piece: int, number: int = 0) -> None:
         self._nonce = nonce.encode()
@@ -44,9 +45,9 @@ class FrameWriter:
         self._number = number
 
     def lines(self, who: str, kind: bytes, body: bytes) -> bytes:
-        """All lines of one message."""
+        """Return all lines of one message."""
         whole = kind + body
-        if len(whole) > _WORTH_PACKING_BYTES and kind not in (FILE, PACKED):
+        if len(whole) > _MIN_PACKED_BYTES and kind not in (FILE, PACKED):
             packed = PACKED + zlib.compress(whole, 3)
             whole = packed if len(packed) < len(whole) else whole
         head = b"%s%s %s %d " % (MARK, self._nonce, _word(who), self._number)
@@ -59,35 +60,36 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Takes bytes as they come, gives messages. ``strays`` is the newest of the text that is not ours."""
+    """Reads messages from a stream. ``strays`` is the end of the other text on it."""
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce.encode()
         self._rest = b""
         self._parts: dict[bytes, tuple[bytes, list[bytes], int]] = {}
-        self._kept = 0  # bytes of messages that are not whole yet
+        self._kept = 0  # bytes of incomplete messages
         self.strays = b""
-        self.broken = 0  # messages of which a piece was missing or bad
+        self.broken = 0  # messages with a missing or damaged piece
 
     def feed(self, data: bytes) -> Iterator[FramedMessage]:
+        """Yield the messages that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _MAX_LINE_BYTES:
             self._stray(self._rest)
             self._rest = b""
         for line in lines:
-            said = self._line(line)
-            if said is not None:
-                yield said
+            message = self._line(line)
+            if message is not None:
+                yield message
 
     def _line(self, line: bytes) -> FramedMessage | None:
         at = line.find(MARK)
-        found = _LINE.match(line, at) if at >= 0 else None
-        if found is None or found[1] != self._nonce:
+        fields = _LINE.match(line, at) if at >= 0 else None
+        if fields is None or fields[1] != self._nonce:
             self._stray(line + b"\n")
             return None
         if at:
             self._stray(line[:at])
-        who, number, more, data = found[2], found[3], found[4] == b"+", found[5]
+        who, number, more, data = fields[2], fields[3], fields[4] == b"+", fields[5]
         known, pieces, size = self._parts.pop(who, (number, [], 0))
         self._kept -= size
         if known != number:
@@ -98,10 +100,10 @@ class FrameReader:
         except binascii.Error:
             self.broken += 1
             return None
-        size += max(len(pieces[-1]), _PIECE)
+        size += max(len(pieces[-1]), _MIN_PIECE_BYTES)
         if size + self._kept > MAX_MESSAGE_BYTES or len(self._parts) > _MAX_SENDERS:
             self.broken += 1
-            self._parts.clear()  # nobody honest sends so much at a time
+            self._parts.clear()  # no host of this version sends that much at a time
             self._kept = 0
             return None
         if more:
@@ -129,5 +131,5 @@ class FrameReader:
 
 
 def _word(who: str) -> bytes:
-    """A name as one word."""
+    """Return a name as one word."""
     return re.sub(rb"[^!-~]", b"?", who.encode("ascii", "replace"))[:255] or b"?"

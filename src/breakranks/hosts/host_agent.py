@@ -1,9 +1,8 @@
-"""The agent of one host: takes requests from its standard input, and answers on its standard output.
+"""The agent of one host: reads requests from its standard input, and writes answers to its standard output.
 
-It is started through whatever the site logs in with, listens nowhere, and ends with its controller: when its input
-ends, when nothing was heard for long, or when nobody takes what it says. The main thread does what is asked, one
-request after the other, for looking at processes needs one; another carries lines in and out, and the links to agents
-in ranks.
+It is started by ssh, srun or another transport, and listens on no port. It ends with its controller: when its input
+ends, when it receives nothing for long, or when its output is closed. The main thread serves one request after another,
+since a tracer of processes must be one thread. A second thread carries the lines, and the links to agents in ranks.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ import time
 import warnings
 from collections import deque
 
-import msgspec
-
 from breakranks import __version__
-from breakranks.backend.rank_connection import connected
-from breakranks.hosts.framing import ALL, MSGPACK, FrameReader, FrameWriter
+from breakranks.hosts.framing import ALL, MESSAGE, FrameReader, FrameWriter
 from breakranks.hosts.host_handlers import HostService
 from breakranks.hosts.host_messages import (
     PROTOCOL,
@@ -38,17 +34,19 @@ from breakranks.hosts.host_messages import (
     Request,
     RequestFailed,
     SendLog,
+    decode_request,
+    encode,
 )
 from breakranks.jobs.unreadable_processes import user_name
 from breakranks.log import configure_relay
-from breakranks.observe.process_table import redact
+from breakranks.observe.redaction import redact
 from breakranks.observe.this_host import addresses, same_host
 
 PATIENCE_SECONDS = 30.0
-_END_SECONDS = 3.0  # seconds for what is going on when the controller has gone
-_MAX_QUEUED_BYTES = 1 << 25  # bytes that wait to be taken, from which on no link is read
+_END_SECONDS = 3.0  # for the current request when the controller has gone
+_MAX_QUEUED_BYTES = 1 << 25  # of output, from which on no link is read
 _CHUNK_BYTES = 1 << 16
-_SIGN_OF_LIFE_SECONDS = 2.0  # seconds without a word from us
+_SIGN_OF_LIFE_SECONDS = 2.0  # without other output
 
 
 def serve(
@@ -62,13 +60,13 @@ def serve(
     shipped: str = "",
     said: int = 0,
 ) -> None:
-    """Serve until the controller leaves. ``heard``: what has come already; ``said``: how many messages went out."""
-    warnings.simplefilter("ignore")  # nobody here reads them
+    """Serve until the controller leaves. ``heard``: input that was read already. ``said``: number of sent messages."""
+    warnings.simplefilter("ignore")  # no terminal shows them
     HostAgent(inp, out, nonce=nonce, piece=piece, patience=patience, said=said).run(heard, shipped)
 
 
 class HostAgent:
-    """Both threads of it. ``tell`` may be called from either."""
+    """Both threads of an agent. ``tell`` may be called from either."""
 
     def __init__(self, inp: int, out: int, *, nonce: str, piece: int, patience: float, said: int = 0) -> None:
         self.host = os.uname().nodename
@@ -88,6 +86,7 @@ class HostAgent:
         self._shipped = False
 
     def run(self, heard: bytes, shipped: str) -> None:
+        """Serve until the controller leaves."""
         self._shipped = bool(shipped)
         self.tell(_hello(self.host, self._shipped))
         talker = threading.Thread(target=self._talk, args=(heard,), daemon=True, name="breakranks lines")
@@ -99,29 +98,30 @@ class HostAgent:
         talker.join()
 
     def tell(self, report: Report) -> None:
+        """Send a report to the controller."""
         try:
-            body = msgspec.msgpack.encode(report)
-        except UnicodeEncodeError:  # a name that is not UTF-8 in a place where nobody expected one
-            body = msgspec.msgpack.encode(RequestFailed(getattr(report, "id", 0), "its answer is no text"))
+            body = encode(report)
+        except ValueError:
+            body = encode(RequestFailed(getattr(report, "id", 0), "its answer has a number that is not finite"))
         with self._lock:
-            lines = self._writer.lines(self.host, MSGPACK, body)
+            lines = self._writer.lines(self.host, MESSAGE, body)
             self._outward.append(lines)
             self._backlog += len(lines)
         os.write(self._wake, b".")
 
-    # ---- the thread of the lines
+    # ---- the thread that carries lines
 
     def _talk(self, heard: bytes) -> None:
-        # The other thread waits for its children by this signal.
+        # The main thread waits for its children by this signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         try:
             os.set_blocking(self._out, False)
             self._selector.register(self._awake, selectors.EVENT_READ, "wake")
-            self._selector.register(self._inp, selectors.EVENT_READ, "in")  # not a file, nor /dev/null
+            self._selector.register(self._inp, selectors.EVENT_READ, "in")  # raises for a file or /dev/null
             self._hear(heard)
             while self._turn():
                 pass
-        except OSError:  # nobody takes what we say
+        except OSError:  # the output is closed
             pass
         finally:
             self._leave()
@@ -129,9 +129,9 @@ class HostAgent:
     def _turn(self) -> bool:
         ready = self._selector.select(min(_SIGN_OF_LIFE_SECONDS, self._patience))
         if not any(key.data == "in" for key, _ in ready) and time.monotonic() - self._heard > self._patience:
-            return False  # nobody is there, however much ranks have to say
+            return False  # the controller is gone, even if ranks still send data
         if not ready:
-            # A sign of life; and if nobody takes it, we learn of that.
+            # A sign of life. Writing it also shows whether the output is still open.
             self.tell(ClockReply(time.time()))
             return True
         full = self._backlog > _MAX_QUEUED_BYTES
@@ -153,7 +153,7 @@ class HostAgent:
         return True
 
     def _write(self) -> None:
-        """What waits to be taken; the rest when there is room again."""
+        """Write queued lines until the pipe is full."""
         with self._lock:
             while self._outward:
                 lines = self._outward[0]
@@ -174,12 +174,12 @@ class HostAgent:
             self._selector.unregister(self._out)
 
     def _hear(self, data: bytes) -> None:
-        for said in self._reader.feed(data):
-            if said.who not in (ALL, self.host) or said.kind != MSGPACK:
+        for message in self._reader.feed(data):
+            if message.who not in (ALL, self.host) or message.kind != MESSAGE:
                 continue
             try:
-                request: Request = msgspec.msgpack.decode(said.body, type=Request)
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                request = decode_request(message.body)
+            except (ValueError, RecursionError) as error:
                 self.tell(
                     RequestFailed(0, f"not understood: {error}", "Is it the same version of breakranks on both sides?")
                 )
@@ -203,7 +203,9 @@ class HostAgent:
     # ---- links
 
     def _connect(self, request: OpenLink) -> None:
-        """Only to what this host itself has told, which is in a private folder of its user's."""
+        """Connect a link, only to sockets that this agent has reported. They are in a private folder of its user."""
+        from breakranks.backend.found_agents import connected  # imported by what reported the socket
+
         try:
             if request.path not in self._service.sockets or request.link in self._links:
                 raise ConnectionRefusedError
@@ -246,12 +248,12 @@ class HostAgent:
             self.tell(CloseLink(number))
 
     def _leave(self) -> None:
-        """The controller has gone: ranks that somebody held go on, and we end, also from the middle of a look."""
+        """The controller is gone: held ranks resume, and this process ends, even in the middle of a sample."""
         for number in list(self._links):
             self._shut(number, told=True)
         self._requests.put(None)
         if self._idle.wait(_END_SECONDS) and self._shipped:
-            return  # whoever brought our code here clears it away
+            return  # the cleanup process removes the code that was sent
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The steps that a person would climb by hand on a host that shows nothing, and where this one stops."""
+"""The checks of a host: the steps of an inspection by hand, up to the first that fails."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from breakranks.jobs.found_jobs import LocalJobs
 from breakranks.jobs.unreadable_processes import user_name
 from breakranks.observe import pyspy_parse
 from breakranks.observe.process_table import read_table
-from breakranks.observe.watchdog import Watchdog
+from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.rankset import RankSet, ranks_text
 
 
 def host_check(found: LocalJobs) -> tuple[CheckStep, ...]:
-    """All steps up to the first that fails."""
+    """Return the checks of this host, up to the first that fails."""
     steps: list[CheckStep] = []
     for step in (_date, _processes, lambda: _ranks(found), lambda: _stacks(found)):
         steps.append(step())
@@ -37,7 +37,7 @@ def _processes() -> CheckStep:
     return CheckStep(
         "processes",
         False,
-        f"only {len(table)} are visible, all our own",
+        f"only {len(table)} are visible, all of this user",
         "Is /proc mounted with hidepid? Log in as the user of the job, or use --sudo.",
     )
 
@@ -51,11 +51,11 @@ def _ranks(found: LocalJobs) -> CheckStep:
     if found.jobs:
         keys = ", ".join(job.job.key for job in found.jobs[:4])
         return CheckStep(
-            "ranks", False, f"no rank has been started yet ({keys})", "See what its launcher waits for: why"
+            "ranks", False, f"no rank has been started yet ({keys})", "See what the launcher waits for: breakranks why"
         )
-    remedy = " ".join(f"{one.what}. {one.remedy}" for one in found.problems)
+    remedy = " ".join(f"{problem.what}. {problem.remedy}" for problem in found.problems)
     return CheckStep(
-        "ranks", False, "no rank of any job is here", remedy or "Is the job on other hosts, or has it ended?"
+        "ranks", False, "no rank of any job is on this host", remedy or "Is the job on other hosts, or has it ended?"
     )
 
 
@@ -64,24 +64,24 @@ def _stacks(found: LocalJobs) -> CheckStep:
     with Watchdog() as dog:
         for pid in pids:
             dog.guard(pid)
-        seen = pyspy_parse.sweep(pids, locals=False)
-    refused = [one.problem for one in seen.values() if one.problem is not None]
+        stacks = pyspy_parse.sweep(pids, locals=False)
+    refused = [process.problem for process in stacks.values() if process.problem is not None]
     if not refused:
-        return CheckStep("stacks", True, f"of all {len(pids)}" if len(pids) > 1 else "of it")
+        return CheckStep("stacks", True, f"of all {len(pids)} ranks" if len(pids) > 1 else "of the rank")
     return CheckStep(
         "stacks", False, f"{len(refused)} of {len(pids)} cannot be read: {refused[0].what}", refused[0].remedy
     )
 
 
 class HostCheck(NamedTuple):
-    """How far one host went: all steps, the last of which may have failed."""
+    """The checks of one host, of which the last may have failed."""
 
     host: str
     steps: tuple[CheckStep, ...]
 
     @property
     def stopped(self) -> CheckStep | None:
-        """The step that failed."""
+        """The check that failed."""
         return next((step for step in self.steps if not step.fine), None)
 
     def plain(self) -> tuple[str, tuple[tuple[str, bool, str, str], ...]]:

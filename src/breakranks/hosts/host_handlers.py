@@ -1,15 +1,12 @@
-"""What an agent does for its controller, on its own host: find jobs, look at them, get into their ranks."""
+"""What an agent does for its controller on its host: find jobs, sample them, and start agents in their ranks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-import msgspec
-
-from breakranks.backend.attach_agents import wait_for_leave
-from breakranks.backend.evaluate import EvalQuestion
 from breakranks.backend.local_backend import LocalBackend, LocalJob
 from breakranks.backend.sampler import Sampler
 from breakranks.errors import BreakranksError, NoJobError
@@ -32,25 +29,25 @@ from breakranks.hosts.host_messages import (
     SampleTaken,
     SelectJob,
     TakeSample,
+    pack_snapshot,
 )
 from breakranks.jobs.found_jobs import FoundJob
 from breakranks.log import Log, milliseconds
 from breakranks.observe.process_table import ProcessTable, read_table
 from breakranks.rankset import RankSet
-from breakranks.snapshot.snapshot_file import pack
 
 _log = Log("hosts")
 
 
 class HostService:
-    """``sockets`` are those that it has told of: a link may go to them and to nothing else."""
+    """Serves requests. ``sockets`` are those that it has reported: links may be connected only to them."""
 
     def __init__(self) -> None:
         self._backend = LocalBackend()
         self._jobs: dict[str, LocalJob] = {}
-        self._session: Sampler | None = None
+        self._sampler: Sampler | None = None
         self.sockets: set[str] = set()
-        self._brought: list[Any] = []
+        self._injected: list[Any] = []
         self._answers: dict[type, Callable[[Any], Reply]] = {
             FindJobs: self._find,
             TakeSample: self._sample,
@@ -62,7 +59,7 @@ class HostService:
         }
 
     def answer(self, request: Request) -> Reply:
-        """The answer to a request. Whatever goes wrong is an answer too."""
+        """Return the answer to a request. A failure is an answer, :class:`RequestFailed`."""
         began = time.monotonic()
         reply = self._answer(request)
         why = reply.what if isinstance(reply, RequestFailed) else None
@@ -81,12 +78,14 @@ class HostService:
             )
 
     def close(self) -> None:
-        """Nothing of ours stays: what is looked at goes on, and agents that were brought in leave."""
-        self._end_look()
-        if self._brought:
-            wait_for_leave(self._brought)
+        """End sampling, and wait until the agents that were injected have left."""
+        self._end_sampling()
+        if self._injected:
+            from breakranks.backend.attach_agents import wait_for_leave  # imported by the attach already
 
-    # ---- looking
+            wait_for_leave(self._injected)
+
+    # ---- sampling
 
     def _find(self, request: FindJobs) -> JobsFound:
         found = self._backend.find()
@@ -104,45 +103,47 @@ class HostService:
 
     def _sample(self, request: TakeSample) -> SampleTaken:
         if request.look is not None:
-            self._look(request.look)
-        session = self._session
-        if session is None:
-            raise NoJobError("no job is being looked at")
-        session.sample(native=request.native, recorders=request.recorders, visit=request.visit, samples=request.samples)
-        return SampleTaken(request.id, pack(session.snapshot(request.keep or None)))
+            self._select(request.look)
+        sampler = self._sampler
+        if sampler is None:
+            raise NoJobError("no job is selected")
+        sampler.sample(native=request.native, recorders=request.recorders, visit=request.visit, samples=request.samples)
+        return SampleTaken(request.id, pack_snapshot(sampler.snapshot(request.keep or None)))
 
-    def _look(self, look: SelectJob) -> None:
-        self._end_look()
-        session = self._job(look.key).sampler(ranks=_ranks(look.ranks), details=look.details)
-        self._session = session.__enter__()
+    def _select(self, selected: SelectJob) -> None:
+        self._end_sampling()
+        sampler = self._job(selected.key).sampler(ranks=_ranks(selected.ranks), details=selected.details)
+        self._sampler = sampler.__enter__()
 
-    def _end_look(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.__exit__(None)
+    def _end_sampling(self) -> None:
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.__exit__(None)
 
-    # ---- getting in
+    # ---- agents in ranks
 
     def _attach(self, request: AttachAgents) -> AgentsAttached:
-        found = self._job(request.key).attach(_ranks(request.ranks), request.deadline)
-        self.sockets.update(one.path for one in found.agents)
-        self._brought += found.agents
-        return AgentsAttached(request.id, _plain(found.agents), _plain(found.unreached))
+        result = self._job(request.key).attach(_ranks(request.ranks), request.deadline)
+        self.sockets.update(agent.path for agent in result.agents)
+        self._injected += result.agents
+        return AgentsAttached(request.id, _plain(result.agents), _plain(result.unreached))
 
     def _agents(self, request: ListAgents) -> AgentsAttached:
-        found = self._backend.agents.find()
-        self.sockets.update(one.path for one in found)
-        return AgentsAttached(request.id, _plain(found))
+        agents = self._backend.agents.find()
+        self.sockets.update(agent.path for agent in agents)
+        return AgentsAttached(request.id, _plain(agents))
 
     def _eval(self, request: Evaluate) -> Evaluated:
+        from breakranks.backend.evaluate import EvalQuestion  # 25 ms, with all that injects code
+
         question = EvalQuestion(**request.question)
-        told = self._job(request.key).evaluate(
+        answers = self._job(request.key).evaluate(
             _ranks(request.ranks), question, request.deadline, takers=RankSet.parse(request.takers)
         )
-        return Evaluated(request.id, _plain(told))
+        return Evaluated(request.id, _plain(answers))
 
     def _end(self, request: EndJob) -> JobEnded:
-        self._end_look()
+        self._end_sampling()
         return JobEnded(request.id, tuple(self._backend.end_pids(request.pids)))
 
     def _check(self, request: CheckHost) -> HostChecked:
@@ -155,7 +156,7 @@ def _ranks(text: str | None) -> RankSet | None:
 
 
 def _plain(values: Any) -> tuple[dict[str, Any], ...]:
-    return tuple(msgspec.to_builtins(one) for one in values)
+    return tuple(map(asdict, values))
 
 
 def _of_slurm(table: ProcessTable, job: FoundJob, number: str, step: str) -> bool:

@@ -1,16 +1,23 @@
-"""What the controller and a host's agent say to each other: plain typed values, one union each way.
+"""The messages between the controller and a host's agent: plain typed values, one union for each direction.
 
-A request has a number, and its answer bears the same. Hosts decode only what is in :data:`Request`, the controller only
-what is in :data:`Report`; what does not fit is an error, never executed.
+A request has a number, and its answer has the same number. A host decodes only what is in :data:`Request`, the
+controller (``input_checks``) only what is in :data:`Report`. Anything else is an error and is never executed.
+
+On the wire a message is JSON, ``{"type": KIND, FIELD: VALUE, …}``, with bytes as base64. A host needs nothing but the
+standard library for it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
+from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
-
 from breakranks.jobs.found_jobs import LocalJobs
+from breakranks.snapshot.model import Snapshot
+from breakranks.typed_json import from_plain
 
 PROTOCOL = 1
 
@@ -18,25 +25,30 @@ PROTOCOL = 1
 # ---- from the controller
 
 
-class FindJobs(Struct, frozen=True, tag="find"):
-    """Which jobs are there. ``slurm``: only those of this Slurm job (and step)."""
+@dataclass(frozen=True, slots=True)
+class FindJobs:
+    """Find the jobs of the host. ``slurm``: only those of this Slurm job (and step)."""
 
     id: int
     slurm: tuple[str, str] | None = None
 
 
-class SelectJob(Struct, frozen=True, tag="look"):
-    """Which job the next samples are of, by its key on that host. ``details``: see ``backend.sampler.Sampler``."""
+@dataclass(frozen=True, slots=True)
+class SelectJob:
+    """Select the job of the next samples by its key on that host. ``details``: see ``backend.sampler.Sampler``."""
 
     key: str
     ranks: str | None = None
     details: bool = True
 
 
-class TakeSample(Struct, frozen=True, kw_only=True, tag="sample"):
-    """One more sample, and then the snapshot of the last ``keep`` (0: of all). ``look``: of another job than the last.
-    ``samples`` 0: what the process table says, and nobody is paused. ``visit``: ask ranks what only they know: "",
-    "some" or "all"."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeSample:
+    """Take a sample and return the snapshot of the last ``keep`` samples (0: of all).
+
+    ``look`` selects another job than that of the last sample. With ``samples`` 0 only the process table is read, and no
+    process is paused. ``visit`` is which ranks are asked what only they know: "", "some" or "all".
+    """
 
     id: int
     look: SelectJob | None = None
@@ -47,8 +59,9 @@ class TakeSample(Struct, frozen=True, kw_only=True, tag="sample"):
     keep: int = 0
 
 
-class AttachAgents(Struct, frozen=True, tag="attach"):
-    """An agent into each rank of a job, or into some."""
+@dataclass(frozen=True, slots=True)
+class AttachAgents:
+    """Start an agent in each rank of a job, or in some ranks."""
 
     id: int
     key: str
@@ -56,8 +69,9 @@ class AttachAgents(Struct, frozen=True, tag="attach"):
     deadline: float
 
 
-class Evaluate(Struct, frozen=True, kw_only=True, tag="eval"):
-    """One question to ranks of a job; ``takers``: all ranks that get it, on all hosts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Ask ranks of a job a question. ``takers``: all ranks that are asked, on all hosts."""
 
     id: int
     key: str
@@ -67,55 +81,63 @@ class Evaluate(Struct, frozen=True, kw_only=True, tag="eval"):
     deadline: float
 
 
-class ListAgents(Struct, frozen=True, tag="agents"):
-    """Which ranks have an agent already."""
+@dataclass(frozen=True, slots=True)
+class ListAgents:
+    """List the ranks that have an agent."""
 
     id: int
 
 
-class EndJob(Struct, frozen=True, tag="end"):
-    """End the job that these processes are of: its launcher, and what is left of it there."""
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """End the job of these processes: its launcher and its remaining processes on that host."""
 
     id: int
     pids: tuple[int, ...]
 
 
-class CheckHost(Struct, frozen=True, tag="check"):
-    """Which steps of the check this host passes: processes, ranks, stacks."""
+@dataclass(frozen=True, slots=True)
+class CheckHost:
+    """Run the steps of the check on this host: processes, ranks, stacks."""
 
     id: int
     slurm: tuple[str, str] | None = None
 
 
-class SendLog(Struct, frozen=True, tag="send-log"):
-    """Send what you log, from this level on. An agent that does not know this answers that it did not understand."""
+@dataclass(frozen=True, slots=True)
+class SendLog:
+    """Send the host's log from this level on. An agent that does not know this request answers that it failed."""
 
     level: int
 
 
-class OpenLink(Struct, frozen=True, tag="connect"):
-    """Join the link of this number to the agent of a rank, by the path that ``ListAgents`` or ``AttachAgents`` told."""
+@dataclass(frozen=True, slots=True)
+class OpenLink:
+    """Connect the link of this number to a rank's agent, by a path that ``ListAgents`` or ``AttachAgents`` returned."""
 
     id: int
     link: int
     path: str
 
 
-class LinkData(Struct, frozen=True, tag="data"):
-    """What goes over a link, either way."""
+@dataclass(frozen=True, slots=True)
+class LinkData:
+    """Data on a link, in either direction."""
 
     link: int
     data: bytes
 
 
-class CloseLink(Struct, frozen=True, tag="shut"):
-    """A link has ended, either way."""
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """The end of a link, in either direction."""
 
     link: int
 
 
-class Ping(Struct, frozen=True, tag="ping"):
-    """Somebody is there. An agent that hears nothing for long ends."""
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """A sign of life of the controller. An agent that receives nothing for long ends."""
 
 
 Request = (
@@ -137,8 +159,9 @@ Request = (
 # ---- from a host
 
 
-class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
-    """The first word of an agent. ``same`` is equal for two on one machine; ``shipped``: our code came with us."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first message of an agent. ``same`` is equal for agents on one machine. ``shipped``: its code was sent."""
 
     protocol: int
     version: str
@@ -153,19 +176,24 @@ class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
     shipped: bool = False
 
 
-class JobsFound(Struct, frozen=True, tag="jobs"):
+@dataclass(frozen=True, slots=True)
+class JobsFound:
+    """The jobs of a host."""
+
     id: int
     found: LocalJobs
 
 
-class SampleTaken(Struct, frozen=True, tag="taken"):
-    """A snapshot, as the bytes of its file."""
+@dataclass(frozen=True, slots=True)
+class SampleTaken:
+    """A snapshot, as :func:`pack_snapshot` gives it."""
 
     id: int
     snapshot: bytes
 
 
-class AgentsAttached(Struct, frozen=True, tag="attached"):
+@dataclass(frozen=True, slots=True)
+class AgentsAttached:
     """``agents`` and ``unreached`` as plain values of ``backend.attach_agents``."""
 
     id: int
@@ -173,22 +201,25 @@ class AgentsAttached(Struct, frozen=True, tag="attached"):
     unreached: tuple[dict[str, Any], ...] = ()
 
 
-class Evaluated(Struct, frozen=True, tag="told"):
+@dataclass(frozen=True, slots=True)
+class Evaluated:
     """The answers to a question, as plain values of ``backend.evaluate``."""
 
     id: int
     told: tuple[dict[str, Any], ...]
 
 
-class JobEnded(Struct, frozen=True, tag="ended"):
-    """Which processes are still there."""
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """Which processes remain."""
 
     id: int
     left: tuple[int, ...]
 
 
-class CheckStep(Struct, frozen=True):
-    """One step of the check: its name, whether the host passes it, what was seen, and what to do if not."""
+@dataclass(frozen=True, slots=True)
+class CheckStep:
+    """One step of the check: its name, whether the host passes it, what was seen, and what to do otherwise."""
 
     name: str
     fine: bool
@@ -196,27 +227,33 @@ class CheckStep(Struct, frozen=True):
     remedy: str = ""
 
 
-class HostChecked(Struct, frozen=True, tag="checked"):
+@dataclass(frozen=True, slots=True)
+class HostChecked:
+    """The steps of the check on a host."""
+
     id: int
     steps: tuple[CheckStep, ...]
 
 
-class RequestFailed(Struct, frozen=True, tag="failed"):
-    """A request that could not be met."""
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """A request that failed: why, and what to do."""
 
     id: int
     what: str
     help: str = ""
 
 
-class ClockReply(Struct, frozen=True, tag="clock"):
-    """The answer to a ping, and a sign of life from time to time."""
+@dataclass(frozen=True, slots=True)
+class ClockReply:
+    """The answer to a ping, and a periodic sign of life."""
 
     time: float
 
 
-class LogLine(Struct, frozen=True, tag="log-line"):
-    """One line of a host's log, after it was asked for by ``SendLog``. ``time``: by its own clock."""
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a host's log, once ``SendLog`` has requested it. ``time`` is by the host's clock."""
 
     time: float
     level: int
@@ -240,3 +277,73 @@ Report = (
     | CloseLink
 )
 Reply = JobsFound | SampleTaken | AgentsAttached | Evaluated | JobEnded | HostChecked | RequestFailed
+
+
+# ---- on the wire
+
+REQUESTS: dict[str, type[Request]] = {
+    "find": FindJobs,
+    "sample": TakeSample,
+    "attach": AttachAgents,
+    "eval": Evaluate,
+    "agents": ListAgents,
+    "end": EndJob,
+    "check": CheckHost,
+    "send-log": SendLog,
+    "connect": OpenLink,
+    "data": LinkData,
+    "shut": CloseLink,
+    "ping": Ping,
+}
+REPORTS: dict[str, type[Report]] = {
+    "hello": Hello,
+    "jobs": JobsFound,
+    "taken": SampleTaken,
+    "attached": AgentsAttached,
+    "told": Evaluated,
+    "ended": JobEnded,
+    "checked": HostChecked,
+    "failed": RequestFailed,
+    "clock": ClockReply,
+    "log-line": LogLine,
+    "data": LinkData,
+    "shut": CloseLink,
+}
+_KINDS = {kind: name for name, kind in (REQUESTS | REPORTS).items()}
+
+
+def encode(message: Request | Report) -> bytes:
+    """Return the JSON of a message. In text that is not UTF-8 ``?`` replaces what cannot be encoded.
+
+    Raises ValueError for a number that is not finite.
+    """
+    return _json({"type": _KINDS[type(message)], **_fields(message)})
+
+
+def pack_snapshot(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as a host sends it: compressed JSON. The controller writes the file, with msgspec."""
+    return zlib.compress(_json(_fields(snapshot)), 6)
+
+
+def decode_request(body: bytes) -> Request:
+    """Return the request in a message. Raises ValueError or RecursionError for anything else."""
+    fields = json.loads(body)
+    if not isinstance(fields, dict):
+        raise ValueError("not an object")
+    kind = REQUESTS.get(str(fields.pop("type", "")))
+    if kind is None:
+        raise ValueError("not the type of a request")
+    return from_plain(kind, fields)
+
+
+def _json(value: object) -> bytes:
+    text = json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def _plain(value: Any) -> object:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else _fields(value)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}

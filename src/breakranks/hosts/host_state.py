@@ -1,4 +1,4 @@
-"""One host as the controller sees it, and the links that go there."""
+"""One host as the controller sees it, and the links to its ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class HostState:
-    """One host. ``called`` is how it calls itself in its lines."""
+    """One host. ``called`` is its own name, as in its lines."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -25,47 +25,47 @@ class HostState:
         self.running: TransportProcess | None = None
         self.hello: Hello | None = None
         self.lost: LostHost | None = None
-        self.told = False  # which jobs it has
-        self.supplied = False  # with what it lacked
+        self.told = False  # whether it has reported its jobs
+        self.supplied = False  # whether it was sent the code that it lacked
         self.until = float("inf")  # when it must have answered
-        self.clock = 0.0  # its clock less ours
+        self.clock = 0.0  # its clock minus the controller's
         self.clock_error = 0.0
         self.pinged = 0.0
         self.heard = 0.0
         self.began = 0.0  # when its transport was started
-        self.logged = 0  # lines of its log
+        self.logged = 0  # number of lines of its log
 
     @property
     def who(self) -> str:
-        """Whom a line is for."""
+        """The receiver in a line for this host."""
         return self.called or ALL
 
 
 class HostRoster:
-    """Who is on a transport, by the name that a host has itself, or by another. It may be ten thousand."""
+    """The hosts of a transport, up to ten thousand, by their own names and by those in the target."""
 
     def __init__(self, host_states: Sequence[HostState]) -> None:
         self._only = host_states[0] if len(host_states) == 1 else None
         self._called: dict[str, HostState] = {}
         self._names: dict[str, HostState] = {}
-        for one in host_states:
-            plain = one.name.rpartition("@")[2]
-            self._names.setdefault(plain.partition(".")[0], one)
-        self._names.update({one.name.rpartition("@")[2]: one for one in host_states})
+        for host in host_states:
+            plain = host.name.rpartition("@")[2]
+            self._names.setdefault(plain.partition(".")[0], host)
+        self._names.update({host.name.rpartition("@")[2]: host for host in host_states})
 
     def of(self, who: str, aliases: Sequence[str] = ()) -> HostState | None:
-        """Who said it."""
-        one = self._only or self._called.get(who)
-        for word in () if one is not None else (*aliases, who):
-            one = one or self._names.get(word) or self._names.get(word.partition(".")[0])
-        if one is not None and not one.called:
-            one.called = who
-            self._called[who] = one
-        return one
+        """Return the host that sent a line, if it is known."""
+        host = self._only or self._called.get(who)
+        for word in () if host is not None else (*aliases, who):
+            host = host or self._names.get(word) or self._names.get(word.partition(".")[0])
+        if host is not None and not host.called:
+            host.called = who
+            self._called[who] = host
+        return host
 
 
 class PendingRequest:
-    """A question to many hosts: who has still to answer, and the answers that nobody has taken yet."""
+    """A request to many hosts: those that have not answered yet, and the answers that were not taken yet."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self.began = time.monotonic()
@@ -73,12 +73,13 @@ class PendingRequest:
         self.answers: list[tuple[str, Reply]] = []
 
     def take(self) -> list[tuple[str, Reply]]:
+        """Return the new answers."""
         taken, self.answers = self.answers, []
         return taken
 
 
 class HostLinks:
-    """Connections to agents in ranks: a socket here, another there, and messages in between."""
+    """Connections to agents in ranks: a socket here, a socket on the host, and messages between them."""
 
     def __init__(self, selector: selectors.BaseSelector, send: Callable[[HostState, Request], None]) -> None:
         self._selector = selector
@@ -86,66 +87,67 @@ class HostLinks:
         self._numbers = itertools.count(1)
         self._links: dict[int, tuple[HostState, socket.socket]] = {}
 
-    def connect(self, one: HostState, path: str, theirs: socket.socket) -> None:
-        if one.lost is not None or one.running is None:
-            theirs.close()
+    def connect(self, host: HostState, path: str, end: socket.socket) -> None:
+        """Link the local socket ``end`` to a rank's socket on a host."""
+        if host.lost is not None or host.running is None:
+            end.close()
             return
         number = next(self._numbers)
-        self._links[number] = (one, theirs)
-        self._selector.register(theirs, selectors.EVENT_READ, number)
-        self._send(one, OpenLink(0, number, path))
+        self._links[number] = (host, end)
+        self._selector.register(end, selectors.EVENT_READ, number)
+        self._send(host, OpenLink(0, number, path))
 
     def carry(self, number: int) -> None:
-        """What we have to say."""
+        """Send to the host what the local end of a link has written."""
         if number not in self._links:
-            return  # shut by what came before it in this turn
-        one, theirs = self._links[number]
+            return  # closed by an earlier event of this turn
+        host, end = self._links[number]
         try:
-            data = theirs.recv(_CHUNK_BYTES)
+            data = end.recv(_CHUNK_BYTES)
         except OSError:
             data = b""
         if data:
-            self._send(one, LinkData(number, data))
+            self._send(host, LinkData(number, data))
         else:
             self.shut(number)
 
-    def deliver(self, one: HostState, data: LinkData) -> None:
-        """What they say. A host has no say in another's links."""
-        host_state, theirs = self._links.get(data.link, (None, None))
-        if host_state is one and theirs is not None:
+    def deliver(self, host: HostState, data: LinkData) -> None:
+        """Pass data of a host to the local end of a link. A host cannot write to links of another."""
+        owner, end = self._links.get(data.link, (None, None))
+        if owner is host and end is not None:
             try:
-                theirs.sendall(data.data)
+                end.sendall(data.data)
             except OSError:
                 self.shut(data.link)
 
     def shut(self, number: int, *, by: HostState | None = None) -> None:
-        """``by``: the host itself has shut it, and need not be told."""
-        one, theirs = self._links.get(number, (None, None))
-        if one is None or theirs is None or (by is not None and by is not one):
+        """Close a link. ``by``: the host that closed it and need not be told."""
+        host, end = self._links.get(number, (None, None))
+        if host is None or end is None or (by is not None and by is not host):
             return
         del self._links[number]
-        self._selector.unregister(theirs)
-        theirs.close()
-        if by is None and one.running is not None and one.lost is None:
-            self._send(one, CloseLink(number))
+        self._selector.unregister(end)
+        end.close()
+        if by is None and host.running is not None and host.lost is None:
+            self._send(host, CloseLink(number))
 
-    def drop(self, one: HostState) -> None:
-        """A host is lost, and all that go there are."""
-        for number, (host_state, _) in list(self._links.items()):
-            if host_state is one:
-                self.shut(number, by=one)
+    def drop(self, host: HostState) -> None:
+        """Close all links to a host that is lost."""
+        for number, (owner, _) in list(self._links.items()):
+            if owner is host:
+                self.shut(number, by=host)
 
     def close(self) -> None:
-        """What was said last still goes: it may be the word that ranks are to stay as they are."""
-        for number, (_, theirs) in list(self._links.items()):
-            theirs.setblocking(False)
-            while number in self._links and self._pending(theirs):
+        """Close all links. Pending data is sent first: it may be the command to leave ranks as they are."""
+        for number, (_, end) in list(self._links.items()):
+            end.setblocking(False)
+            while number in self._links and self._pending(end):
                 self.carry(number)
             self.shut(number)
 
     @staticmethod
-    def _pending(theirs: socket.socket) -> bool:
+    def _pending(end: socket.socket) -> bool:
         try:
-            return bool(theirs.recv(1, socket.MSG_PEEK))
+            return bool(end.recv(1, socket.MSG_PEEK))
         except OSError:
             return False

@@ -1,4 +1,4 @@
-"""The jobs on the hosts of a target: reach the hosts, find the job that a command is about, and say who is late."""
+"""The jobs on the hosts of a target: connect to the hosts, find the job of a command, and report late hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from breakranks.backend.attach_agents import AttachResult
 from breakranks.backend.evaluate import EvalAnswer, EvalQuestion
-from breakranks.backend.rank_connection import FoundAgent
+from breakranks.backend.found_agents import FoundAgent
 from breakranks.errors import NoJobError
 from breakranks.hosts import hosts_sampler
 from breakranks.hosts.bootstrap.bundle import supply
@@ -26,37 +26,37 @@ from breakranks.hosts.transports import LostHost, TransportOptions, plan
 from breakranks.jobs.found_jobs import FoundRank, LocalJobs
 from breakranks.jobs.merge_jobs import ClusterJob, problems
 from breakranks.jobs.targets import Hosts, select_of
-from breakranks.observe.process_table import redact
+from breakranks.observe.redaction import redact
 from breakranks.rankset import RankSet
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.model import Job, Missing, Problem
 
-_SOON_SECONDS = 1.0  # until progress is said
-_GRACE_SECONDS = 1.5  # in which a host may be later than most, before the others are shown without it
+_PROGRESS_SECONDS = 1.0  # before progress is shown
+_GRACE_SECONDS = 1.5  # after the newest host, before the others are shown without the late ones
 
 
 class HostNotices(Protocol):
-    """What a person is told meanwhile."""
+    """What a user is told while hosts are awaited."""
 
     def progress(self, waiting: str, answered: int, total: int) -> None:
-        """So many of the hosts have answered; ``waiting``: the others, folded."""
+        """Tell how many of the hosts have answered; ``waiting``: the others, folded."""
 
     def done(self) -> None:
-        """There is no more progress to show."""
+        """Remove the progress."""
 
     def late(self, hosts: str) -> None:
-        """What was shown is without these, which are waited for."""
+        """Tell that the result above is without these hosts, which are still awaited."""
 
     def arrived(self, hosts: str) -> None:
-        """They have answered since; what follows is with them."""
+        """Tell that these hosts have answered, and that the next result includes them."""
 
     def lost(self, reasons: Iterable[tuple[str, LostHost]]) -> None:
-        """They have not: why, by hosts."""
+        """Tell why hosts have not answered."""
 
 
 class ReachOptions(Struct, frozen=True, kw_only=True):
     """How the hosts of a target are reached. ``words`` are the target and these options as they were typed. ``native``:
-    C frames will be asked for, which needs more of our code there."""
+    C frames will be read, for which more code is sent to a host."""
 
     words: tuple[str, ...]
     transport: TransportOptions
@@ -64,7 +64,7 @@ class ReachOptions(Struct, frozen=True, kw_only=True):
 
 
 class HostsJob:
-    """A job on hosts; ``found`` is what each of them has of it."""
+    """A job on hosts. ``found`` has the part of it on each host."""
 
     def __init__(self, backend: HostsBackend, found: ClusterJob) -> None:
         self._backend = backend
@@ -93,7 +93,7 @@ class HostsJob:
 
 
 class HostsBackend:
-    """The hosts of one target, from the first word to the last."""
+    """The hosts of one target. They are connected to from the constructor on, until :meth:`close`."""
 
     is_local = False
 
@@ -101,26 +101,33 @@ class HostsBackend:
         self._options = options
         self._notices = notices
         nonce = secrets.token_hex(8)
-        how = options.transport
+        transport = options.transport
 
         def remote(piece: int) -> tuple[str, ...]:
-            return remote_command(nonce, piece=piece, python=how.python, setup=how.setup, sudo=how.sudo)
+            return remote_command(
+                nonce, piece=piece, python=transport.python, setup=transport.setup, sudo=transport.sudo
+            )
 
-        # C frames need pystack, the largest part of what may have to travel; few commands read them.
+        # C frames need pystack, the largest part of what may have to be sent; few commands read them.
         tools = ("py-spy", "pystack") if options.native else ("py-spy",)
         self.controller = HostController(
-            plan(target, how, remote),
+            plan(target, transport, remote),
             nonce=nonce,
-            deadline=how.deadline,
-            fanout=how.fanout,
+            deadline=transport.deadline,
+            fanout=transport.fanout,
             supply=partial(supply, tools=tools),
         )
-        # It goes into snapshots and `next` lines: a token in a template or a set-up must not.
+        # It goes into snapshots and `next` lines, where a token in a template or in --setup must not appear.
         self.controller.typed = shlex.join(redact(list(options.words)))
-        self._found: dict[str, LocalJobs] = {}  # by a host's plain name
+        self._found: dict[str, LocalJobs] = {}  # by the plain name of a host
         self._began = time.monotonic()
         self.controller.waits_for = self._waits_for
         self.controller.__enter__()
+
+    @property
+    def name(self) -> str:
+        """The target, as a user writes it."""
+        return self.controller.plan.name
 
     @property
     def agents(self) -> RemoteRanks:
@@ -133,7 +140,7 @@ class HostsBackend:
 
     def jobs(self) -> tuple[HostsJob, ...]:
         self._meet(patient=True)
-        return tuple(HostsJob(self, one) for one in self._jobs())
+        return tuple(HostsJob(self, job) for job in self._jobs())
 
     def problems(self) -> tuple[Problem, ...]:
         return problems(self._found)
@@ -143,18 +150,18 @@ class HostsBackend:
         return self._job(key)
 
     def rounds(self, key: str | None, *, patient: bool) -> Iterator[HostsJob]:
-        """The job as soon as most of its hosts have answered; and once more, if others did until the deadline."""
+        """Yield the job as soon as most of its hosts have answered, and again if late hosts answer in time."""
         self._meet(patient=patient)
         if not self._found:
             self._meet(patient=True)
-        late = [name for name, one in self.controller.host_states.items() if one.lost is None and not one.told]
+        late = [name for name, host in self.controller.host_states.items() if host.lost is None and not host.told]
         try:
             job = self._job(key)
         except NoJobError:
             if not late:
                 raise
             late = []
-            job = self.job(key)  # it may be on those that are late
+            job = self.job(key)  # it may be on the late hosts
         yield job
         if not late:
             return
@@ -180,7 +187,7 @@ class HostsBackend:
         return self.agents.end(agents)
 
     def checks(self) -> list[HostCheck]:
-        """How far each host goes."""
+        """Return the checks of each host."""
         self._meet(patient=True)
         return hosts_sampler.host_checks(self.controller)
 
@@ -191,21 +198,21 @@ class HostsBackend:
         if not self._found:
             raise hosts_sampler.nothing_seen(self.controller)
         jobs = self._jobs()
-        where = f"on the hosts of {self.controller.plan.name}"
+        where = f"on the hosts of {self.name}"
         if not jobs:
             lost = "".join(f"\n{hosts}: {lost.what}" for hosts, lost in hosts_sampler.reasons(self.controller))
-            raise NoJobError(f"no job {where}{lost}", f"Check each host: breakranks hosts {self.controller.plan.name}")
+            raise NoJobError(f"no job {where}{lost}", f"Check each host: breakranks hosts {self.name}")
         return HostsJob(self, select_of(jobs, key, where))
 
     def _meet(self, *, patient: bool) -> list[str]:
-        """Wait for hosts, and ask those that have come which jobs they have. The hosts that are new.
+        """Wait for hosts, find the jobs of those that have connected, and return the new hosts.
 
-        ``patient``: until all have come or are lost; else not for a few that are much later than the others.
+        ``patient``: until every host is connected or lost; otherwise not for a few hosts that are much later.
         """
         controller = self.controller
-        while controller.waiting and not (not patient and self._late()):
+        while controller.waiting and not (not patient and self._awaited_are_late()):
             controller.wait(lambda: not controller.waiting, 0.1)
-            if controller.waiting and time.monotonic() - self._began > _SOON_SECONDS:
+            if controller.waiting and time.monotonic() - self._began > _PROGRESS_SECONDS:
                 self._waits_for(controller.waiting)
         new = [name for name in controller.up if hosts_sampler.plain(name) not in self._found]
         if new:
@@ -213,8 +220,8 @@ class HostsBackend:
         self._notices.done()
         return new
 
-    def _late(self) -> bool:
-        """Whether those who are still to come are so late that the others need not wait."""
+    def _awaited_are_late(self) -> bool:
+        """Return whether the hosts still awaited are so late that the connected ones need not wait for them."""
         return bool(self.controller.up) and time.monotonic() - max(self._began, self.controller.newest) > _GRACE_SECONDS
 
     def _waits_for(self, names: Sequence[str]) -> None:

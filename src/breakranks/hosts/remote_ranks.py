@@ -1,30 +1,31 @@
-"""The ranks of other hosts: agents there, links to them, and questions to ranks."""
+"""The ranks of other hosts: their agents, links to them, and expressions to evaluate in them."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import msgspec
 
 from breakranks.backend.attach_agents import ATTACH_SECONDS, AttachResult, UnreachedRank
 from breakranks.backend.evaluate import EvalAnswer, EvalQuestion
-from breakranks.backend.rank_connection import FoundAgent
+from breakranks.backend.found_agents import FoundAgent
 from breakranks.hosts import host_messages
 from breakranks.hosts.controller import HostController
 from breakranks.hosts.hosts_sampler import jobs_of, names_of, plain
 from breakranks.jobs.found_jobs import FoundJob, LocalJobs
 from breakranks.jobs.merge_jobs import ClusterJob
 from breakranks.rankset import RankSet
-from breakranks.snapshot.answer_groups import RankAnswer
+from breakranks.snapshot.rank_answer import RankAnswer
 
 T = TypeVar("T")
-_EXTRA_SECONDS = 10.0  # seconds that a host has beyond those that its ranks have
+_EXTRA_SECONDS = 10.0  # for a host, on top of the timeout of its ranks
 
 
 class RemoteRanks:
-    """What ``backend.rank_connection.LocalAgents`` is to this host, for those of a target."""
+    """The agents in the ranks of a target of hosts. ``backend.rank_connection.LocalAgents`` has those of this host."""
 
     rescan = 2.0
 
@@ -34,15 +35,15 @@ class RemoteRanks:
         self._names = names_of(self._controller)
 
     def find(self) -> list[FoundAgent]:
-        asked = dict.fromkeys(self._controller.up, host_messages.ListAgents(0))
-        found: list[FoundAgent] = []
-        for name, reply in self._controller.ask(asked, self._controller.deadline):
+        requests = dict.fromkeys(self._controller.up, host_messages.ListAgents(0))
+        agents: list[FoundAgent] = []
+        for name, reply in self._controller.ask(requests, self._controller.deadline):
             if isinstance(reply, host_messages.AgentsAttached):
-                found += _agents(plain(name), reply)
-        return self._named(found)
+                agents += _agents(plain(name), reply)
+        return self._named(agents)
 
-    def _named(self, found: list[FoundAgent]) -> list[FoundAgent]:
-        """One job has one name. Where a launcher gave it none, each host has made one of its own."""
+    def _named(self, agents: list[FoundAgent]) -> list[FoundAgent]:
+        """Give the agents of one job one name. If the launcher gave it none, each host has made up its own."""
         keys = {
             (host, rank.pid): job.job.key
             for job in jobs_of(self._controller, self._found)
@@ -50,13 +51,11 @@ class RemoteRanks:
             for rank in part.ranks
         }
         names: dict[str, str] = {}
-        for one in sorted(found, key=lambda one: one.rank):
-            key = keys.get((one.host, one.pid))
+        for agent in sorted(agents, key=lambda agent: agent.rank):
+            key = keys.get((agent.host, agent.pid))
             if key is not None:
-                names.setdefault(key, one.job)
-        return [
-            msgspec.structs.replace(one, job=names.get(keys.get((one.host, one.pid), ""), one.job)) for one in found
-        ]
+                names.setdefault(key, agent.job)
+        return [replace(agent, job=names.get(keys.get((agent.host, agent.pid), ""), agent.job)) for agent in agents]
 
     def connect(self, found: FoundAgent) -> socket.socket:
         return self._controller.connect(self._names[found.host], found.path)
@@ -70,60 +69,61 @@ class RemoteRanks:
         unreached: list[UnreachedRank] = []
         for name, reply in self._controller.ask(requests, 2 * ATTACH_SECONDS + _EXTRA_SECONDS):
             if isinstance(reply, host_messages.AgentsAttached):
-                agents += [one for one in _agents(plain(name), reply) if _has(job, plain(name), one.rank)]
-                unreached += [one for one in _typed(reply.unreached, UnreachedRank) if _has(job, plain(name), one.rank)]
+                agents += [agent for agent in _agents(plain(name), reply) if _has(job, plain(name), agent.rank)]
+                missed = _typed(reply.unreached, UnreachedRank)
+                unreached += [entry for entry in missed if _has(job, plain(name), entry.rank)]
             else:
                 what, help = _why(reply)
-                host = plain(name)
-                unreached += [_unreached(one.rank, one.pid, what, help) for one in job.parts[host].ranks]
-        entered = {one.rank for one in agents} | {one.rank for one in unreached}
+                unreached += [_unreached(rank.rank, rank.pid, what, help) for rank in job.parts[plain(name)].ranks]
+        answered = {agent.rank for agent in agents} | {entry.rank for entry in unreached}
         for host, part, here in _parts(job, ranks):
             lost = self._controller.lost.get(self._names[host])
             if lost is not None:
-                wanted = RankSet.parse(here) if here is not None else RankSet(one.rank for one in part.ranks)
-                some = [one for one in part.ranks if one.rank in wanted and one.rank not in entered]
-                unreached += [_unreached(one.rank, one.pid, f"{host}: {lost.what}", lost.remedy) for one in some]
+                wanted = RankSet.parse(here) if here is not None else RankSet(rank.rank for rank in part.ranks)
+                silent = [rank for rank in part.ranks if rank.rank in wanted and rank.rank not in answered]
+                unreached += [_unreached(rank.rank, rank.pid, f"{host}: {lost.what}", lost.remedy) for rank in silent]
         return AttachResult(agents=tuple(agents), unreached=tuple(unreached))
 
     def ask(self, job: ClusterJob, ranks: RankSet | None, question: EvalQuestion, seconds: float) -> list[EvalAnswer]:
-        takers = RankSet(one.rank for one in job.ranks) if ranks is None else ranks
-        asked = msgspec.structs.asdict(question)
+        takers = RankSet(rank.rank for rank in job.ranks) if ranks is None else ranks
+        fields = asdict(question)
         requests = {
             self._names[host]: host_messages.Evaluate(
-                id=0, key=part.job.key, ranks=here, takers=str(takers), question=asked, deadline=seconds
+                id=0, key=part.job.key, ranks=here, takers=str(takers), question=fields, deadline=seconds
             )
             for host, part, here in _parts(job, ranks)
         }
-        told: dict[int, EvalAnswer] = {}
+        answers: dict[int, EvalAnswer] = {}
         for name, reply in self._controller.ask(requests, seconds + _EXTRA_SECONDS):
             if isinstance(reply, host_messages.Evaluated):
-                told |= {one.rank: one for one in _typed(reply.told, EvalAnswer) if _has(job, plain(name), one.rank)}
+                typed = _typed(reply.told, EvalAnswer)
+                answers |= {answer.rank: answer for answer in typed if _has(job, plain(name), answer.rank)}
             else:
                 what, help = _why(reply)
-                told |= {rank: _silent(rank, what, help) for rank in _ranks(job, plain(name), takers)}
+                answers |= {rank: _silent(rank, what, help) for rank in _ranks(job, plain(name), takers)}
         for host in job.parts:
             lost = self._controller.lost.get(self._names[host])
             for rank in _ranks(job, host, takers):
-                if rank not in told and lost is not None:
-                    told[rank] = _silent(rank, f"{host}: {lost.what}", lost.remedy)
-        return [told[rank] for rank in sorted(told)]
+                if rank not in answers and lost is not None:
+                    answers[rank] = _silent(rank, f"{host}: {lost.what}", lost.remedy)
+        return [answers[rank] for rank in sorted(answers)]
 
     def key_of(self, agents: Iterable[FoundAgent]) -> str:
-        """The key of the job that these agents are of."""
-        pids = {(one.host, one.pid) for one in agents}
+        """Return the key of the job that these agents belong to."""
+        pids = {(agent.host, agent.pid) for agent in agents}
         for job in jobs_of(self._controller, self._found):
             if any((host, rank.pid) in pids for host, part in job.parts.items() for rank in part.ranks):
                 return job.job.key
         return ""
 
     def end(self, agents: Iterable[FoundAgent]) -> list[str]:
-        """End the job that these agents are of; who is still there, as ``host pid``."""
+        """End the job that these agents belong to; return the processes that remain, as ``host pid``."""
         by_host: dict[str, list[int]] = {}
-        for one in agents:
-            by_host.setdefault(one.host, []).append(one.pid)
-        asked = {self._names[host]: host_messages.EndJob(0, tuple(pids)) for host, pids in by_host.items()}
+        for agent in agents:
+            by_host.setdefault(agent.host, []).append(agent.pid)
+        requests = {self._names[host]: host_messages.EndJob(0, tuple(pids)) for host, pids in by_host.items()}
         left: list[str] = []
-        for name, reply in self._controller.ask(asked, 3 * _EXTRA_SECONDS):
+        for name, reply in self._controller.ask(requests, 3 * _EXTRA_SECONDS):
             if isinstance(reply, host_messages.JobEnded):
                 left += [f"{plain(name)} pid {pid}" for pid in reply.left]
             else:
@@ -132,42 +132,42 @@ class RemoteRanks:
 
 
 def _parts(job: ClusterJob, ranks: RankSet | None) -> Iterable[tuple[str, FoundJob, str | None]]:
-    """The hosts that have some of these ranks, each with its own of them."""
+    """Yield the hosts that have some of these ranks, each with its part of the job and its ranks of the set."""
     for host, part in job.parts.items():
         if ranks is None:
             yield host, part, None
-        elif here := ranks & RankSet(one.rank for one in part.ranks):
+        elif here := ranks & RankSet(rank.rank for rank in part.ranks):
             yield host, part, str(here)
 
 
 def _ranks(job: ClusterJob, host: str, takers: RankSet) -> list[int]:
-    return [one.rank for one in job.parts[host].ranks if one.rank in takers]
+    return [rank.rank for rank in job.parts[host].ranks if rank.rank in takers]
 
 
 def _agents(host: str, reply: host_messages.AgentsAttached) -> list[FoundAgent]:
-    return [msgspec.structs.replace(one, host=host) for one in _typed(reply.agents, FoundAgent)]
+    return [replace(agent, host=host) for agent in _typed(reply.agents, FoundAgent)]
 
 
 def _typed(values: Iterable[dict[str, Any]], kind: type[T]) -> list[T]:
-    """What a host said, as far as it is what it should be."""
-    found = []
-    for one in values:
+    """Return the values of a host's answer that have the right type."""
+    typed = []
+    for fields in values:
         try:
-            found.append(msgspec.convert(one, kind))
+            typed.append(msgspec.convert(fields, kind))
         except msgspec.ValidationError:
             continue
-    return found
+    return typed
 
 
 def _has(job: ClusterJob, host: str, rank: int) -> bool:
-    """A host speaks for its own ranks."""
+    """Return whether the rank is on this host. A host may answer for its own ranks only."""
     return job.places.get(rank) == host
 
 
 def _why(reply: host_messages.Reply) -> tuple[str, str]:
     if isinstance(reply, host_messages.RequestFailed):
         return reply.what, reply.help
-    return "answered what was not asked", ""
+    return "sent an answer that was not asked for", ""
 
 
 def _unreached(rank: int, pid: int, what: str, help: str) -> UnreachedRank:

@@ -1,4 +1,4 @@
-"""One transport while it runs: its process, the lines that come out of it, and those that wait to get in."""
+"""One running transport: its process, the lines that it writes, and the lines that wait to be written to it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from breakranks.log import Log, milliseconds
 
 _log = Log("hosts")
 _CHUNK_BYTES = 1 << 18
-_MAX_ERROR_BYTES = 8_000  # bytes kept of what it complains of, of one host
-_FILES = 4  # open, a host
-_TERM_SECONDS = 2.0  # seconds to end in, when it was told to
+_MAX_ERROR_BYTES = 8_000  # kept of standard error; more for a transport of several hosts
+_FILES_PER_HOST = 4
+_TERM_SECONDS = 2.0  # to end in, after a signal
 
 
 class TransportProcess:
-    """``outward`` and ``errors`` are to be watched for reading, ``inp`` for writing while ``waits``."""
+    """The loop watches ``outward`` and ``errors`` for reading, and ``inp`` for writing while ``waits``."""
 
     def __init__(self, transport: Transport, nonce: str) -> None:
         self.transport = transport
@@ -33,7 +33,7 @@ class TransportProcess:
         self._stderr = b""
         self._began = self.pinged = time.monotonic()
         self.received = 0
-        # A session of its own: Ctrl-C is ours to handle, and all of it can be ended at once.
+        # A session of its own: Ctrl-C reaches breakranks only, and the whole session can be ended at once.
         self.process = subprocess.Popen(
             transport.argv,
             stdin=subprocess.PIPE,
@@ -47,20 +47,20 @@ class TransportProcess:
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.outward = self.process.stdout.fileno()
         self.errors = self.process.stderr.fileno()
-        os.set_blocking(self.errors, False)  # at its end it is read without waiting
+        os.set_blocking(self.errors, False)  # the last read, at its end, must not block
         self.inp = self.process.stdin.fileno()
         os.set_blocking(self.inp, False)
 
-    # ---- out of it
+    # ---- its output
 
     def hear(self) -> Iterator[FramedMessage] | None:
-        """What came; None at its end."""
+        """Read messages; None at the end of its output."""
         data = os.read(self.outward, _CHUNK_BYTES)
         self.received += len(data)
         return self.reader.feed(data) if data else None
 
     def complain(self) -> bool:
-        """Keep what it complains of; False at the end of that."""
+        """Read and keep standard error; return False at its end."""
         try:
             data = os.read(self.errors, _CHUNK_BYTES)
         except BlockingIOError:
@@ -70,10 +70,10 @@ class TransportProcess:
 
     @property
     def text(self) -> str:
-        """All that was said and is not ours."""
+        """The newest output that is not from an agent, and standard error."""
         return (self._stderr + b"\n" + self.reader.strays).decode(errors="replace").strip()
 
-    # ---- into it
+    # ---- its input
 
     def send(self, who: str, kind: bytes, body: bytes) -> None:
         self._waiting.append(self._writer.lines(who, kind, body))
@@ -90,7 +90,7 @@ class TransportProcess:
                 done = os.write(self.inp, lines[:_CHUNK_BYTES])
             except BlockingIOError:
                 return
-            except OSError:  # it has ended, which is told where it is read
+            except OSError:  # it has ended; reading its output reports that
                 self._waiting.clear()
                 return
             if done < len(lines):
@@ -101,14 +101,14 @@ class TransportProcess:
     # ---- its end
 
     def finish(self) -> None:
-        """Nothing more goes in: agents end by that, and it does then."""
+        """Close its input. The agents end because of that, and then the transport."""
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.write()
             self.process.stdin.close()
             self.inp = -1
 
     def end(self, until: float) -> int | None:
-        """Its exit status; it is ended if it has not by itself."""
+        """Return its exit status. End it if it has not ended by itself at the time ``until``."""
         for number, seconds in (
             (0, until - time.monotonic()),
             (signal.SIGTERM, _TERM_SECONDS),
@@ -132,7 +132,7 @@ class TransportProcess:
         self._signal(signal.SIGTERM)
 
     def _signal(self, number: int) -> None:
-        """To all of its session: what it started goes with it."""
+        """Signal its whole session, with every process that it started."""
         if self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, number)
@@ -141,16 +141,18 @@ class TransportProcess:
 
 
 def _shown(argv: Sequence[str]) -> list[str]:
-    """Without the command that starts an agent: it is long, and has the set-up in it, coded, so that no secret in that
-    could be told from the rest."""
+    """Return a command line for the log, without the command that starts an agent.
+
+    That command is long, and contains --setup in encoded form, in which secrets cannot be recognized.
+    """
     shown = list(itertools.takewhile(lambda word: "br_say" not in word, argv))
     return [*shown, "(agent)"] if len(shown) < len(argv) else shown
 
 
 def allow_files(hosts: int) -> None:
-    """A host takes a few open files, and shells often allow a thousand in all, where the system allows many more."""
+    """Raise the limit of open files as far as the hosts need. Shells often set it far below what the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES * hosts + 200
+    wanted = _FILES_PER_HOST * hosts + 200
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,1 +1,1 @@
-"""Running a small piece of our own Python in a live process that knows nothing of us. See docs/inside.md."""
+"""Run a small piece of Python code in a live process that was not prepared for it. See docs/inject.md."""

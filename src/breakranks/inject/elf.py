@@ -1,4 +1,4 @@
-"""What we need of a library's file: where its functions are, and what its text says."""
+"""ELF files of libraries: the addresses of functions and the bytes of the text segment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENTRY = "<IBBHQQ"
 
 
 class Symbol(NamedTuple):
-    """``value`` is as in the file; add the bias of the library to have an address."""
+    """``value`` is the address in the file; with the bias of the library added, the address in the process."""
 
     value: int
     size: int
@@ -36,11 +36,11 @@ class Segment(NamedTuple):
 
 
 class NotElf(Exception):
-    """Not a file that we can read: no ELF, or for another machine."""
+    """The file is not ELF, or is for another machine."""
 
 
 class Elf:
-    """One file, opened once and kept: eight ranks share their libraries."""
+    """One file. It is opened once and kept, since the ranks of a host share their libraries."""
 
     def __init__(self, path: str) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -60,7 +60,7 @@ class Elf:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Those that are loaded."""
+        """The loadable segments."""
         found = []
         for index in range(self._segment_count):
             kind, flags, offset, address, _, file_size = struct.unpack_from(
@@ -72,8 +72,10 @@ class Elf:
 
     @property
     def text(self) -> Segment:
-        """The executable segment; the largest, should there be more."""
-        return max((one for one in self.segments if one.flags & _EXECUTE), key=lambda one: one.file_size)
+        """The executable segment; the largest if there are several."""
+        return max(
+            (segment for segment in self.segments if segment.flags & _EXECUTE), key=lambda segment: segment.file_size
+        )
 
     @cached_property
     def exported(self) -> dict[str, Symbol]:
@@ -91,7 +93,7 @@ class Elf:
         return next((symbol for _, symbol in self.everywhere((name,))), None)
 
     def everywhere(self, names: tuple[str, ...]) -> tuple[tuple[str, Symbol], ...]:
-        """These functions, static ones and split off parts (``name.cold``) too, where the file was not stripped."""
+        """These functions, with static ones and split-off parts (``name.cold``) if the file is not stripped."""
         if names not in self._found:
             self._found[names] = tuple(self._search(names))
         return self._found[names]
@@ -99,7 +101,7 @@ class Elf:
     def _search(self, names: tuple[str, ...]) -> Iterator[tuple[str, Symbol]]:
         for kind in (_DYNSYM, _SYMTAB):
             for texts, table in self._tables(kind):
-                # Twenty thousand names are not decoded to find twenty: where would one of these begin?
+                # A search in the string table is faster than decoding 20,000 names to find 20.
                 at = {
                     found.start(): name for name in names for found in re.finditer(rb"%s[.\0]" % name.encode(), texts)
                 }
@@ -108,25 +110,25 @@ class Elf:
                         yield at[begin], Symbol(value, size)
 
     def bytes_at(self, value: int, size: int) -> bytes:
-        """What the file has at an address of its own. Empty: nothing."""
-        for one in self.segments:
-            if one.address <= value < one.address + one.file_size:
-                at = one.offset + value - one.address
+        """The bytes at an address of the file; empty if it has none there."""
+        for segment in self.segments:
+            if segment.address <= value < segment.address + segment.file_size:
+                at = segment.offset + value - segment.address
                 return self._data[at : at + size]
         return b""
 
     def raw(self, offset: int, size: int) -> bytes:
-        """Bytes of the file; zeros after its end, as the kernel maps them."""
+        """The bytes at an offset; zeros after the end of the file, as the kernel maps them."""
         return self._data[offset : offset + size].ljust(size, b"\0")
 
     def search(self, pattern: bytes) -> int | None:
-        """The address (as in the file) of a piece of machine code."""
+        """The address in the file of the first occurrence of ``pattern`` in its text."""
         text = self.text
         at = self._data.find(pattern, text.offset, text.offset + text.file_size)
         return None if at < 0 else at - text.offset + text.address
 
     def _tables(self, wanted: int) -> Iterator[tuple[bytes, bytes]]:
-        """Names and entries of the symbol tables of a kind."""
+        """The names and the entries of each symbol table of the kind ``wanted``."""
         sections = [
             struct.unpack_from("<IIQQQQII", self._data, self._sections_at + 64 * index)
             for index in range(self._section_count)
@@ -142,8 +144,8 @@ _opened: dict[tuple[int, int, int], Elf] = {}
 
 
 def of(pid: int, mapping: Mapping) -> Elf:
-    """The file behind a mapping, as the process sees it. OSError or NotElf when it cannot be had."""
-    # map_files is the very file, whatever became of its name, but only root may follow it.
+    """Return the file behind a mapping, as the process sees it; raise OSError or NotElf if it cannot be read."""
+    # map_files leads to the mapped file even if it was renamed or deleted, but only root may follow it.
     ways = [f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"]
     if not mapping.deleted:
         ways.append(f"/proc/{pid}/root{mapping.path}")
@@ -163,7 +165,7 @@ def of(pid: int, mapping: Mapping) -> Elf:
 
 
 class LoadedLibrary(NamedTuple):
-    """A file together with where a process has it. ``start`` and ``end``: its text."""
+    """A file and where a process has mapped it. ``start`` and ``end`` bound its text."""
 
     path: str
     elf: Elf
@@ -179,20 +181,20 @@ class LoadedLibrary(NamedTuple):
         return self.start <= address < self.end
 
     def returns_to(self, address: int) -> bool:
-        """Whether an address in the text follows a call: only then can it be where a function returns to."""
+        """Whether an address in the text follows a call instruction: only then can it be a return address."""
         before = self.elf.bytes_at(address - self.bias - 7, 7)
         if len(before) < 7:
             return False
         if before[2] == 0xE8:
             return True
-        # ff /2: call through a register or memory, two to seven bytes long.
+        # ff /2: a call through a register or memory, two to seven bytes long.
         return any(before[-size] == 0xFF and before[1 - size] >> 3 & 7 == 2 for size in (2, 3, 4, 6, 7))
 
 
 def library(pid: int, maps: Maps, mapping: Mapping) -> LoadedLibrary:
-    """The library that a mapping is part of."""
+    """Return the library that a mapping is part of; raise OSError or NotElf if its file cannot be read."""
     elf = of(pid, mapping)
-    text = next((one for one in elf.segments if one.offset & -_PAGE_BYTES == mapping.offset), None)
+    text = next((segment for segment in elf.segments if segment.offset & -_PAGE_BYTES == mapping.offset), None)
     if text is None:
         raise NotElf(mapping.path)
     bias = mapping.start - (text.address & -_PAGE_BYTES)

@@ -1,21 +1,21 @@
-"""Why a process could not be asked. Each says what was found and what to do."""
+"""Why injected code did not run or did not answer. Each error has a remedy."""
 
 from __future__ import annotations
 
 from breakranks.errors import BreakranksError
 from breakranks.snapshot.model import Problem
 
-_LOOK = "Look from outside instead: `breakranks stacks` needs nothing to run in the process."
+_REMEDY = "Use `breakranks stacks` instead: it runs no code in the process."
 
 
 class InjectError(BreakranksError):
-    """A process did not answer. It runs on as before."""
+    """A process did not answer. It keeps running as before."""
 
 
 class InjectRefused(InjectError):
-    """It would not be safe now, or is not possible here; the process was not changed."""
+    """Injecting code is not safe now or not possible here. The process was not changed."""
 
-    def __init__(self, message: str, help: str = _LOOK) -> None:
+    def __init__(self, message: str, help: str = _REMEDY) -> None:
         super().__init__(message, help)
 
     @classmethod
@@ -24,27 +24,27 @@ class InjectRefused(InjectError):
 
 
 class InjectTimeout(InjectError):
-    """It did not answer in time. What was asked is withdrawn: should it run at last, it does nothing."""
+    """The process did not answer in time. The request is withdrawn: code that starts later does nothing."""
 
-    def __init__(self, message: str, help: str = _LOOK) -> None:
+    def __init__(self, message: str, help: str = _REMEDY) -> None:
         super().__init__(message, help)
 
 
 class GilHeld(InjectTimeout):
-    """A thread keeps the GIL in C: no Python can run there, whatever is asked."""
+    """A thread holds the GIL in C code, so that no Python code can run in the process."""
 
     def __init__(self, pid: int, thread: str) -> None:
         super().__init__(
-            f"thread {thread} of process {pid} holds the GIL in C: no Python can run there",
+            f"thread {thread} of process {pid} holds the GIL in C code: no Python code can run in the process",
             "See its native stack: breakranks stacks --native",
         )
 
 
 class InjectedCodeFailed(InjectError):
-    """Our code ran in the process and raised. ``traceback`` is its text."""
+    """The injected code raised an exception. ``traceback`` is its text."""
 
     def __init__(self, message: str, traceback: str = "") -> None:
-        super().__init__(message, "This is a fault of breakranks: please report it with the text above.")
+        super().__init__(message, "This is a bug in breakranks: please report it with the text above.")
         self.traceback = traceback
 
 
@@ -52,4 +52,4 @@ class ProcessGone(InjectError):
     """The process ended before it answered."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__(f"process {pid} ended before it answered", "Look at the job again: `breakranks ps`.")
+        super().__init__(f"process {pid} ended before it answered", "See which ranks are left: `breakranks ps`.")

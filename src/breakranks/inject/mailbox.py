@@ -1,7 +1,7 @@
-"""The private folder through which a process gets our code and leaves its answer.
+"""The private folder through which a process reads the injected code and returns its answer.
 
-It lies in the file system as the *process* sees it, so that containers are no matter, and belongs to its user.
-Names are followed one by one and never through a link: a process of another user may have placed one.
+The folder is in the file system as the *process* sees it, so that this works with containers, and belongs to the user
+of the process. Each name of its path is opened without following links: another user may have placed one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _MAX_ANSWER_BYTES = 64 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STALE_SECONDS = 60.0
 _HERE = os.path.dirname(__file__)
-# A lock of our own process does not show, and closing the file would lose it: these are not to be tested.
-_mine: set[str] = set()
+# Mailboxes of this process. Their locks must not be tested: a process does not see its own locks, and would lose them
+# when it closes the tested file.
+_own_names: set[str] = set()
 
-# What the page holds. It cannot raise, and ends quietly when the folder is gone: so a question is withdrawn.
+# The Python source in the injected page. It never raises, and ends if the folder is gone: removing the folder withdraws
+# the request.
 _SOURCE = """\
 try:
  import posix
@@ -40,7 +42,7 @@ except BaseException:pass
 
 
 class MailboxOwner(NamedTuple):
-    """Of the process that is asked: its user and group, and its pid as it sees it itself."""
+    """The user and group of the target process, and its pid in its own PID namespace."""
 
     uid: int
     gid: int
@@ -53,7 +55,7 @@ def payload(name: str) -> str:
 
 
 class Mailbox:
-    """One question to one process. ``source`` is the Python that opens it there."""
+    """One request to one process. ``source`` is the Python code that opens the mailbox in the process."""
 
     def __init__(
         self, *, pid: int, owner: MailboxOwner, text: str, arguments: Mapping[str, object], limit: float
@@ -61,7 +63,7 @@ class Mailbox:
         self._pid = pid
         self._owner = owner
         self._name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-        _mine.add(self._name)
+        _own_names.add(self._name)
         self._parent, place = _place(pid)
         self._folder = self._code = -1
         try:
@@ -79,13 +81,14 @@ class Mailbox:
     def _write_code(self, text: str, arguments: Mapping[str, object], limit: float) -> int:
         with open(os.path.join(_HERE, "runner.py"), encoding="utf-8") as file:
             runner = file.read()
-        # Through JSON: only plain data has a text that is sure to mean the same there.
+        # The round trip through JSON leaves only plain data, whose repr means the same in the target process.
         plain = json.loads(json.dumps(dict(arguments), allow_nan=False))
         call = f"run(handle, {self.path!r}, {limit!r}, {self._owner.own_pid}, {_MAX_ANSWER_BYTES}, {plain!r}, {text!r})"
         code = f"{runner}\n\ntry:\n    {call}\nfinally:\n    del run, TYPE_CHECKING\n".encode()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._code = os.open(_CODE, flags, 0o600, dir_fd=self._folder)
-        # Held as long as we live, whatever ends us: the process tests it, and cleans up when nobody holds it.
+        # The kernel releases this lock however this process ends. The injected code tests it, and removes the folder
+        # if no process holds it.
         os.lockf(self._code, os.F_LOCK, 0)
         rest = memoryview(code)
         while rest:
@@ -94,7 +97,7 @@ class Mailbox:
         return len(code)
 
     def script(self, text: str) -> str:
-        """Leave one more file in the folder; its path there."""
+        """Write one more file into the folder, and return its path in the process."""
         handle = os.open(_SCRIPT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._folder)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -106,7 +109,7 @@ class Mailbox:
             os.fchown(handle, self._owner.uid, self._owner.gid)
 
     def taken(self) -> bool:
-        """Whether our code has begun there."""
+        """Whether the injected code has started."""
         try:
             os.stat(_TAKEN, dir_fd=self._folder, follow_symlinks=False)
         except OSError:
@@ -114,29 +117,29 @@ class Mailbox:
         return True
 
     def answer(self) -> bytes | None:
-        """None: not yet. Failed: our code raised there."""
+        """Return the answer, or None if there is none yet; raise InjectedCodeFailed if the injected code raised."""
         try:
             handle = os.open(_ANSWER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder)
         except FileNotFoundError:
             return None
         with open(handle, "rb") as file:
-            about = os.fstat(handle)
+            status = os.fstat(handle)
             if (
-                not stat.S_ISREG(about.st_mode)
-                or about.st_uid != self._owner.uid
-                or about.st_size > _MAX_ANSWER_BYTES + 1
+                not stat.S_ISREG(status.st_mode)
+                or status.st_uid != self._owner.uid
+                or status.st_size > _MAX_ANSWER_BYTES + 1
             ):
-                raise InjectedCodeFailed(f"the answer of process {self._pid} is not what it should be")
-            said = file.read(_MAX_ANSWER_BYTES + 1)
-        if said[:1] == b"+":
-            return said[1:]
-        text = said[1:].decode(errors="replace").strip()
+                raise InjectedCodeFailed(f"the answer file of process {self._pid} has a wrong type, owner or size")
+            data = file.read(_MAX_ANSWER_BYTES + 1)
+        if data[:1] == b"+":
+            return data[1:]
+        text = data[1:].decode(errors="replace").strip()
         first = text.partition("\n")[0]
-        raise InjectedCodeFailed(f"what was asked of process {self._pid} failed there: {first}", text)
+        raise InjectedCodeFailed(f"the code injected into process {self._pid} failed: {first}", text)
 
     def close(self) -> None:
-        """Remove the folder; what has not begun there by now never will."""
-        # The lock first: whoever finishes its answer after this finds it abandoned, and removes what it wrote.
+        """Remove the folder. Injected code that has not started by now never does."""
+        # The lock first: code that finishes its answer after this sees that the mailbox is abandoned, and removes it.
         if self._code >= 0:
             os.close(self._code)
             self._code = -1
@@ -149,26 +152,26 @@ class Mailbox:
                 os.rmdir(self._name, dir_fd=self._parent)
             os.close(self._parent)
             self._parent = -1
-        _mine.discard(self._name)
+        _own_names.discard(self._name)
 
 
 def _empty(folder: int) -> None:
-    # In the order in which names come to be: what is renamed meanwhile is met under its next name.
+    # In the order in which the names appear: a file that is renamed during the loop is found under its next name.
     for name in (_SCRIPT, _CODE, _TAKEN, _UNFINISHED, _ANSWER):
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
 
 
 def _place(pid: int) -> tuple[int, tuple[str, ...]]:
-    """A folder for temporary files, opened; with room for the largest answer, if there is one."""
+    """Open a folder for temporary files, and return it with its path: one with room for the largest answer, if any."""
     best: tuple[int, int, tuple[str, ...]] | None = None
     for place in _PLACES:
         try:
             handle = _open_below(f"/proc/{pid}/root", place)
         except OSError:
             continue
-        about = os.fstatvfs(handle)
-        free = 0 if about.f_flag & os.ST_RDONLY else about.f_bavail * about.f_frsize
+        status = os.fstatvfs(handle)
+        free = 0 if status.f_flag & os.ST_RDONLY else status.f_bavail * status.f_frsize
         if best is not None and free <= best[1]:
             os.close(handle)
             continue
@@ -182,7 +185,7 @@ def _place(pid: int) -> tuple[int, tuple[str, ...]]:
             os.close(best[0])
         raise InjectRefused(
             f"process {pid} has no folder for its answer",
-            "It needs a writable /dev/shm, /tmp or /var/tmp without links.",
+            "It needs a writable /dev/shm, /tmp or /var/tmp that is not a symbolic link.",
         )
     _sweep(best[0])
     return best[0], best[2]
@@ -200,8 +203,8 @@ def _open_below(root: str, names: tuple[str, ...]) -> int:
 
 
 def _sweep(parent: int) -> None:
-    """Remove what one of us left that was killed before the process could have cleaned up."""
-    for name in _ours(parent):
+    """Remove mailboxes left by a breakranks that was killed before the injected code could clean up."""
+    for name in _other_mailboxes(parent):
         with contextlib.suppress(OSError):
             if time.time() - os.stat(name, dir_fd=parent, follow_symlinks=False).st_mtime < _STALE_SECONDS:
                 continue
@@ -214,9 +217,9 @@ def _sweep(parent: int) -> None:
                 os.close(folder)
 
 
-def _ours(parent: int) -> Iterator[str]:
+def _other_mailboxes(parent: int) -> Iterator[str]:
     with os.scandir(parent) as entries:
-        yield from [entry.name for entry in entries if entry.name.startswith(_PREFIX) and entry.name not in _mine]
+        yield from [entry.name for entry in entries if entry.name.startswith(_PREFIX) and entry.name not in _own_names]
 
 
 def _is_held(folder: int) -> bool:

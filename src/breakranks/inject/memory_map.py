@@ -9,7 +9,7 @@ _DELETED = " (deleted)"
 
 
 class Mapping(NamedTuple):
-    """One line of /proc/PID/maps. ``deleted``: the file behind it has no name any more."""
+    """One line of /proc/PID/maps. ``deleted``: its file was deleted or replaced."""
 
     start: int
     end: int
@@ -33,31 +33,31 @@ class Maps:
 
     def __init__(self, mappings: list[Mapping]) -> None:
         self.mappings = mappings
-        self._starts = [one.start for one in mappings]
+        self._starts = [mapping.start for mapping in mappings]
 
     def at(self, address: int) -> Mapping | None:
         index = bisect_right(self._starts, address) - 1
         return self.mappings[index] if index >= 0 and address < self.mappings[index].end else None
 
     def of(self, path: str) -> list[Mapping]:
-        return [one for one in self.mappings if one.path == path]
+        return [mapping for mapping in self.mappings if mapping.path == path]
 
     def libraries(self) -> list[Mapping]:
         """The first executable mapping of each file."""
         found: dict[str, Mapping] = {}
-        for one in self.mappings:
-            if one.executable and one.file[1]:
-                found.setdefault(one.path, one)
+        for mapping in self.mappings:
+            if mapping.executable and mapping.file[1]:
+                found.setdefault(mapping.path, mapping)
         return list(found.values())
 
     def within(self, address: int, name: str) -> bool:
-        """Whether an address lies in a mapping that the kernel names so: ``[vdso]``."""
-        one = self.at(address)
-        return one is not None and one.path == name
+        """Whether an address is in a mapping with this name, such as ``[vdso]``."""
+        mapping = self.at(address)
+        return mapping is not None and mapping.path == name
 
 
 def read(pid: int) -> Maps:
-    """OSError when the process is gone or not ours."""
+    """Return the mappings of a process; raise OSError if it has ended or must not be read."""
     with open(f"/proc/{pid}/maps", "rb") as file:
         return parse(file.read().decode(errors="surrogateescape"))
 

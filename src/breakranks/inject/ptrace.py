@@ -1,6 +1,6 @@
-"""ptrace of one thread at a time. Whatever happens to us, the kernel lets go of it and it runs on.
+"""ptrace of one thread at a time. However the tracer ends, the kernel detaches it and the thread keeps running.
 
-All of this must happen in one OS thread of ours: the kernel knows the tracer by it.
+All calls for one held thread must come from one OS thread: to the kernel, the tracer is a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LAYOUT = "<27Q"
 
 
 class Registers(NamedTuple):
-    """As the kernel lays them out: ``struct user_regs_struct``."""
+    """``struct user_regs_struct`` of the kernel, on x86-64."""
 
     r15: int
     r14: int
@@ -64,7 +64,7 @@ class Registers(NamedTuple):
 
     @property
     def call(self) -> int:
-        """The number of the system call that it is in; negative: none."""
+        """The number of the system call that the thread is in; negative if it is in none."""
         return signed(self.orig_rax)
 
     @property
@@ -77,7 +77,7 @@ class _Vector(ctypes.Structure):
 
 
 class ThreadNotStopped(Exception):
-    """The thread cannot be held now. ``stopping``: a signal is about to stop its whole process."""
+    """The thread cannot be stopped now. ``stopping``: a signal is about to stop its whole process."""
 
     def __init__(self, stopping: bool = False) -> None:
         super().__init__("stopping" if stopping else "busy")
@@ -107,9 +107,10 @@ def _is_dead(pid: int, tid: int) -> bool:
 
 
 class HeldThread:
-    """``with Held(tid) as held: …`` one thread, stopped. It goes on at the end, with what was set.
+    """One thread, stopped by ptrace: ``with HeldThread(pid, tid) as held: …``. At the end it resumes, with the
+    registers that were set.
 
-    OSError: not allowed, or gone. NotStopped: not now.
+    Raises OSError if tracing is not permitted or the thread has ended, and ThreadNotStopped if it does not stop now.
     """
 
     def __init__(self, pid: int, tid: int) -> None:
@@ -124,13 +125,13 @@ class HeldThread:
             self._wait()
             self._memory = Memory(pid, tid=tid, write=True)
         except BaseException:
-            self._let_go()
+            self._detach()
             raise
 
     def _wait(self) -> None:
         end = time.monotonic() + _STOP_SECONDS
         pause = 0.0
-        # Only stops are waited for: to see the end of a child of ours would be to take it from whoever started it.
+        # Wait only for stops: to reap a child of this process would take its exit status from its owner.
         while (got := self._stop()) is None:
             if pause and _is_dead(self._pid, self.tid):
                 self._attached = False
@@ -141,7 +142,7 @@ class HeldThread:
             pause = min(pause + 0.00005, 0.002)
         event, number = got.si_status >> 8, got.si_status & 0x7F
         if event != _EVENT_STOP:
-            # A signal came first. It is delivered when we let go.
+            # A signal came first. It is delivered at the detach.
             self._signal = number
             raise ThreadNotStopped
         if number != _SIGTRAP:
@@ -156,7 +157,7 @@ class HeldThread:
 
     @property
     def own_tid(self) -> int:
-        """Its id as the process itself sees it, which may be in a namespace of its own."""
+        """The thread id in the PID namespace of the process."""
         with open(f"/proc/{self._pid}/task/{self.tid}/status") as file:
             return next((int(line.split()[-1]) for line in file if line.startswith("NSpid:")), self.tid)
 
@@ -170,7 +171,7 @@ class HeldThread:
         _call(_SETREGS, self.tid, 0, ctypes.addressof(buffer))
 
     def vector_state_size(self) -> int:
-        """Bytes that ``xsave`` writes on this machine; 0: it has none."""
+        """Bytes that ``xsave`` writes on this machine; 0 without ``xsave``."""
         buffer = ctypes.create_string_buffer(_MAX_XSTATE_BYTES)
         vector = _Vector(ctypes.addressof(buffer), len(buffer))
         try:
@@ -188,7 +189,7 @@ class HeldThread:
         _call(_SETSIGMASK, self.tid, 8, ctypes.addressof(ctypes.c_uint64(mask)))
 
     def has_signal(self) -> bool:
-        """Whether a signal waits for it."""
+        """Whether a signal that is not blocked is pending for the thread."""
         masks = {}
         with open(f"/proc/{self._pid}/task/{self.tid}/status") as file:
             for line in file:
@@ -198,7 +199,7 @@ class HeldThread:
         return bool((masks["SigPnd"] | masks["ShdPnd"]) & ~masks["SigBlk"])
 
     def in_restartable_sequence(self) -> bool:
-        """Whether it may be in a piece of code that the kernel would abort, were it moved (rseq)."""
+        """Whether the thread may be in a restartable sequence (rseq), which the kernel aborts if it is interrupted."""
         buffer = ctypes.create_string_buffer(24)
         try:
             _call(_GET_RSEQ, self.tid, 24, ctypes.addressof(buffer))
@@ -216,19 +217,19 @@ class HeldThread:
     def write(self, address: int, data: bytes) -> None:
         self._memory.write(address, data)
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         if self._attached:
             self._attached = False
             try:
                 _call(_DETACH, self.tid, 0, self._signal)
             except OSError:
-                pass  # gone, or not stopped: then the end of our OS thread lets go of it
+                pass  # ended, or not stopped: then the kernel detaches when the tracing OS thread ends
 
     def __enter__(self) -> HeldThread:
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._let_go()
+            self._detach()
         finally:
             self._memory.close()

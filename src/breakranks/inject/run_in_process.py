@@ -1,9 +1,10 @@
-"""Ask a live Python process something: run a small piece of our code in it, and have its answer.
+"""Run a payload, a small piece of Python code, in a live Python process, and return its answer.
 
     >>> ask(4711, "echo", {"word": "hello"})  # doctest: +SKIP
     b'{"given": {"word": "hello"}, "pid": 4711, "threads": 9}'
 
-The process needs no preparation, is left as it was, and is safe even if we are killed meanwhile: docs/inside.md.
+The process needs no preparation, is left unchanged, and is safe even if breakranks is killed at any moment:
+docs/inject.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from breakranks.inject import mailbox, remote_exec, target_process, thread_hijack
+from breakranks.inject import mailbox, sys_remote_exec, target_process, thread_hijack
 from breakranks.inject.inject_errors import (
     GilHeld,
     InjectedCodeFailed,
@@ -26,25 +27,27 @@ from breakranks.inject.inject_errors import (
 from breakranks.inject.mailbox import Mailbox
 from breakranks.inject.stub import THREAD_NAME
 from breakranks.log import Log, milliseconds
+from breakranks.machine_suspension import stalled
 from breakranks.observe import process_state, pyspy_parse
 from breakranks.observe.pyspy_parse import PythonThread
-from breakranks.observe.watchdog import Watchdog
-from breakranks.own_suspension import stalled
+from breakranks.observe.sigcont_guard import Watchdog
 
 __all__ = ["InjectError", "InjectRefused", "InjectTimeout", "InjectedCodeFailed", "ProcessGone", "ask", "ask_many"]
 
 _log = Log("inject")
 _NOTHING: Mapping[str, object] = {}
-_NOT_UP = -3  # the stub's word for it
-_AGAIN_SECONDS = 0.03  # seconds between tries to find a thread that waits, as long as a pending call has not run
-_STARVED_SECONDS = (
-    0.15  # seconds after which the main thread is made to let go of the GIL; then in longer and longer steps
-)
-_HOPELESS_SECONDS = 1.0  # seconds after which we look whether somebody sleeps with the GIL
-_SLACK_SECONDS = (
-    60.0  # seconds after the deadline in which our code may still begin there, if we still wait: we may have slept
-)
-_TIDY_SECONDS = 0.5  # seconds that may go by after the answer until all is as it was
+_NOT_INITIALIZED = -3  # what the stub returns if Python is not initialized
+# Between tries to find a waiting thread, as long as a pending call has not run.
+_RETRY_SECONDS = 0.03
+# Until the main thread is made to release the GIL the first time. Later waits are longer and longer.
+_STARVED_SECONDS = 0.15
+# Until the process is checked for a thread that sleeps with the GIL held.
+_GIL_CHECK_SECONDS = 1.0
+# How long after the deadline the injected code may still start, if the injector still waits: this machine may have
+# been suspended.
+_SLACK_SECONDS = 60.0
+# How long the injected thread may take to end, and the stub to be removed, after the answer.
+_CLEANUP_SECONDS = 0.5
 
 
 def ask(
@@ -56,9 +59,9 @@ def ask(
     gil_held: str = "",
     dog: Watchdog | None = None,
 ) -> bytes:
-    """The answer of ``rank/payloads/{payload}.py`` in process ``pid``.
+    """Return the answer of ``rank/payloads/{payload}.py``, run in process ``pid``; raise InjectError without one.
 
-    ``gil_held``: the name of a thread that is known to hold the GIL in C; then it is not even tried.
+    ``gil_held`` is the name of a thread known to hold the GIL in C code; then nothing is injected.
     """
     held = {pid: gil_held} if gil_held else {}
     found = ask_many([pid], payload, arguments, deadline=deadline, gil_held=held, dog=dog)[pid]
@@ -77,8 +80,8 @@ def ask_many(
     gil_held: Mapping[int, str] | None = None,
     dog: Watchdog | None = None,
 ) -> dict[int, bytes | InjectError]:
-    """The answers of many processes, all within one deadline. ``each``: what single ones are told besides."""
-    asked = _Asked(
+    """Return the answers of many processes, all within one deadline. ``each`` adds arguments for single processes."""
+    request = _Request(
         pids=list(dict.fromkeys(pids)),
         text=mailbox.payload(payload),
         arguments=arguments,
@@ -86,56 +89,56 @@ def ask_many(
         gil_held=gil_held or {},
         dog=dog,
     )
-    asked.each = each or {}
-    # In an OS thread of its own: when that ends, in whatever way, the kernel lets go of all that it held.
-    thread = threading.Thread(target=asked.run, name="breakranks-ask")
+    request.each = each or {}
+    # In an OS thread of its own: when that ends, in whatever way, the kernel detaches it from all traced threads.
+    thread = threading.Thread(target=request.run, name="breakranks-ask")
     thread.start()
     try:
         thread.join()
     except BaseException:
-        asked.stop.set()
+        request.stop.set()
         thread.join()
         raise
-    if asked.error is not None:
-        raise asked.error
-    _tell(payload, asked)
-    return asked.answers
+    if request.error is not None:
+        raise request.error
+    _log_answers(payload, request)
+    return request.answers
 
 
-def _tell(payload: str, asked: _Asked) -> None:
+def _log_answers(payload: str, request: _Request) -> None:
     refused = 0
-    for pid, answer in asked.answers.items():
+    for pid, answer in request.answers.items():
         if isinstance(answer, InjectError):
             refused += 1
             _log.info("not injected", payload=payload, pid=pid, why=answer.message)
         else:
             _log.debug("injected", payload=payload, pid=pid, bytes=len(answer))
-    pids = ",".join(map(str, asked.pids))
-    answered = len(asked.answers) - refused
-    took = milliseconds(asked.begun)
+    pids = ",".join(map(str, request.pids))
+    answered = len(request.answers) - refused
+    took = milliseconds(request.begun)
     _log.info("injection done", payload=payload, pids=pids, answered=answered, refused=refused, ms=took)
 
 
-class _Open:
-    """One process that is being asked."""
+class _OpenProcess:
+    """One process into which the payload is injected."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.identity = process_state.start_ticks(pid)
         self.lock = -1
         self.threads: set[str] = set()
-        self.channel: Mailbox | None = None
+        self.mailbox: Mailbox | None = None
         self.target: target_process.TargetProcess | None = None
         self.visits: list[thread_hijack.HijackedThread] = []
         self.next_try = self.patience = 0.0
-        self.judged = False  # whether somebody keeps the GIL there
+        self.gil_checked = False
 
     def gone(self) -> bool:
         now, started = process_state.state_and_start(self.pid)
         return now in "XZ" or started != self.identity
 
 
-class _Asked:
+class _Request:
     """One call of ask_many."""
 
     def __init__(
@@ -163,92 +166,97 @@ class _Asked:
         self.limit = time.time() + deadline + _SLACK_SECONDS
 
     def run(self) -> None:
-        opened: list[_Open] = []
+        opened: list[_OpenProcess] = []
         try:
             for pid in self.pids:
-                one = _Open(pid)
-                opened.append(one)
+                process = _OpenProcess(pid)
+                opened.append(process)
                 try:
-                    self._begin(one)
+                    self._begin(process)
                 except InjectError as error:
                     self.answers[pid] = error
                 except OSError as error:
                     self.answers[pid] = (
-                        ProcessGone(pid) if one.gone() else InjectRefused(f"process {pid} cannot be asked: {error}")
+                        ProcessGone(pid)
+                        if process.gone()
+                        else InjectRefused(f"no code can be injected into process {pid}: {error}")
                     )
             self._wait(opened)
         except BaseException as error:
             self.error = error
         finally:
-            for one in opened:
-                self._finish(one)
+            for process in opened:
+                self._finish(process)
 
-    def _begin(self, one: _Open) -> None:
-        pid = one.pid
-        if not one.identity:
+    def _begin(self, process: _OpenProcess) -> None:
+        pid = process.pid
+        if not process.identity:
             raise ProcessGone(pid)
         if self.gil_held.get(pid):
             raise InjectRefused(
-                f"thread {self.gil_held[pid]} of process {pid} holds the GIL in C: no Python can run there",
+                f"thread {self.gil_held[pid]} of process {pid} holds the GIL in C code: no Python code can run in the "
+                "process",
                 "See its native stack: breakranks stacks --native",
             )
         if self.dog is not None:
             self.dog.guard(pid)
-        self._lock(one)
-        one.target = target_process.read(pid)
-        one.threads = set(os.listdir(f"/proc/{pid}/task"))
+        self._lock(process)
+        process.target = target_process.read(pid)
+        process.threads = set(os.listdir(f"/proc/{pid}/task"))
         arguments = {**self.arguments, **self.each.get(pid, {})}
-        one.channel = Mailbox(
+        process.mailbox = Mailbox(
             pid=pid, owner=target_process.owner(pid), text=self.text, arguments=arguments, limit=self.limit
         )
-        visit = thread_hijack.enter(one.target, one.channel.source, lambda: _by_python_itself(one))
-        one.visits += [] if visit is None else [visit]
-        one.next_try = time.monotonic() + _AGAIN_SECONDS
-        one.patience = time.monotonic() + _STARVED_SECONDS
+        visit = thread_hijack.enter(process.target, process.mailbox.source, lambda: _remote_exec(process))
+        process.visits += [] if visit is None else [visit]
+        process.next_try = time.monotonic() + _RETRY_SECONDS
+        process.patience = time.monotonic() + _STARVED_SECONDS
 
-    def _lock(self, one: _Open) -> None:
-        """One of us at a time in a process; the kernel frees the lock when we end."""
-        one.lock = os.open(f"/proc/{one.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _lock(self, process: _OpenProcess) -> None:
+        """Lock the process against other injectors. The kernel releases the lock when this process ends."""
+        process.lock = os.open(f"/proc/{process.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         began = time.monotonic()
         while True:
             try:
-                fcntl.flock(one.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.end += time.monotonic() - began  # that another was first is no lateness of the process
+                fcntl.flock(process.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.end += time.monotonic() - began  # the wait for the lock is not counted against the process
                 return
             except BlockingIOError:
                 if time.monotonic() > self.end or self.stop.is_set():
-                    raise InjectRefused(f"another breakranks is asking process {one.pid}", "Try again.") from None
+                    raise InjectRefused(
+                        f"another breakranks is injecting code into process {process.pid}", "Try again."
+                    ) from None
                 self._sleep(0.005)
 
-    def _wait(self, opened: list[_Open]) -> None:
+    def _wait(self, opened: list[_OpenProcess]) -> None:
         pause = 0.0005
-        waiting = [one for one in opened if one.pid not in self.answers]
+        waiting = [process for process in opened if process.pid not in self.answers]
         last = time.monotonic()
         while waiting:
-            for one in list(waiting):
-                assert one.channel is not None
+            for process in list(waiting):
+                assert process.mailbox is not None
                 try:
-                    answer = one.channel.answer()
+                    answer = process.mailbox.answer()
                 except InjectedCodeFailed as error:
-                    self.answers[one.pid] = error
+                    self.answers[process.pid] = error
                 else:
                     if answer is not None:
-                        self.answers[one.pid] = answer
-                    elif one.gone():
-                        self.answers[one.pid] = ProcessGone(one.pid)
-                if one.pid in self.answers:
-                    waiting.remove(one)
-                    self._finish(one)
-                elif time.monotonic() > one.next_try:
-                    self._try_again(one)
+                        self.answers[process.pid] = answer
+                    elif process.gone():
+                        self.answers[process.pid] = ProcessGone(process.pid)
+                if process.pid in self.answers:
+                    waiting.remove(process)
+                    self._finish(process)
+                elif time.monotonic() > process.next_try:
+                    self._try_again(process)
             if not waiting:
                 break
             now = time.monotonic()
             self.end += stalled(now - last, pause)
             last = now
             if self.stop.is_set() or now > self.end:
-                for one in waiting:
-                    self.answers[one.pid] = self._late(one)
+                for process in waiting:
+                    self.answers[process.pid] = self._late(process)
                 break
             time.sleep(pause)
             pause = min(pause * 1.3, 0.01)
@@ -258,97 +266,101 @@ class _Asked:
         time.sleep(seconds)
         self.end += stalled(time.monotonic() - began, seconds)
 
-    def _try_again(self, one: _Open) -> None:
-        """It takes long. Has our thread not begun, or does it not get the GIL?"""
-        assert one.channel is not None and one.target is not None
+    def _try_again(self, process: _OpenProcess) -> None:
+        """Inject a second time, the other way, if the injected thread has not started or does not get the GIL."""
+        assert process.mailbox is not None and process.target is not None
         now = time.monotonic()
-        one.next_try = now + _AGAIN_SECONDS
-        if now - self.begun > _HOPELESS_SECONDS and not one.judged and not one.channel.taken():
-            one.judged = True
-            holder = _gil_holder(one.pid)
-            if holder and process_state.thread_state(one.pid, holder.tid) in ("S", "D"):
-                self.answers[one.pid] = GilHeld(one.pid, holder.name or str(holder.tid))
+        process.next_try = now + _RETRY_SECONDS
+        if now - self.begun > _GIL_CHECK_SECONDS and not process.gil_checked and not process.mailbox.taken():
+            process.gil_checked = True
+            holder = _gil_holder(process.pid)
+            if holder and process_state.thread_state(process.pid, holder.tid) in ("S", "D"):
+                self.answers[process.pid] = GilHeld(process.pid, holder.name or str(holder.tid))
                 return
-        begun = _is_there(one)
-        last = one.visits[-1] if one.visits else None
+        begun = _has_thread(process)
+        last = process.visits[-1] if process.visits else None
         if not begun and last is not None and thread_hijack.outcome(last):
-            self.answers[one.pid] = self._late(one)
+            self.answers[process.pid] = self._late(process)
             return
         if begun:
-            if now < one.patience:
+            if now < process.patience:
                 return
-            one.patience = now + 2 * (now - self.begun)
+            process.patience = now + 2 * (now - self.begun)
         elif last is not None and not last.pending:
-            return  # the thread is only about to begin
+            return  # the thread is about to start
         try:
-            visit = thread_hijack.again(one.target, one.channel.source, pending=begun)
+            visit = thread_hijack.again(process.target, process.mailbox.source, pending=begun)
         except (InjectError, OSError):
-            return  # it is about to end, or was stopped: the wait will see
+            return  # the process is about to end, or was stopped: the wait notices
         if visit is not None:
-            one.visits.append(visit)
+            process.visits.append(visit)
 
-    def _late(self, one: _Open) -> InjectError:
-        last = one.visits[-1] if one.visits else None
-        came_of_it = thread_hijack.outcome(last) if last is not None else None
-        if came_of_it == _NOT_UP:
+    def _late(self, process: _OpenProcess) -> InjectError:
+        last = process.visits[-1] if process.visits else None
+        result = thread_hijack.outcome(last) if last is not None else None
+        if result == _NOT_INITIALIZED:
             return InjectRefused(
-                f"Python is not up yet in process {one.pid}, or about to end", "Ask again in a moment."
+                f"Python is starting or shutting down in process {process.pid}", "Try again in a moment."
             )
-        if came_of_it:
-            return InjectRefused(f"process {one.pid} could not start a thread: {os.strerror(abs(came_of_it))}")
-        if process_state.process_state(one.pid) == "T":
+        if result:
+            return InjectRefused(f"process {process.pid} could not start a thread: {os.strerror(abs(result))}")
+        if process_state.process_state(process.pid) == "T":
             return InjectTimeout(
-                f"process {one.pid} was stopped before it answered", f"kill -CONT {one.pid}, and ask again."
+                f"process {process.pid} was stopped before it answered",
+                f"Continue it (kill -CONT {process.pid}) and try again.",
             )
-        if one.channel is not None and one.channel.taken():
+        if process.mailbox is not None and process.mailbox.taken():
             return InjectTimeout(
-                f"process {one.pid} has not answered in {self.deadline:g} s: what was asked is still being done "
-                "there, by a thread of ours that ends when it returns"
+                f"process {process.pid} did not answer within {self.deadline:g} s: the injected code is still running. "
+                "Its thread ends when the code returns"
             )
-        why = "; its main thread does not come back to Python" if last is None or last.pending else ""
-        holder = _gil_holder(one.pid)
+        why = "; its main thread does not return to Python code" if last is None or last.pending else ""
+        holder = _gil_holder(process.pid)
         if holder:
-            return GilHeld(one.pid, holder.name or str(holder.tid))
+            return GilHeld(process.pid, holder.name or str(holder.tid))
         return InjectTimeout(
-            f"process {one.pid} did not answer in {self.deadline:g} s{why}. The question is withdrawn: a thread of "
-            "ours that still waits there ends by itself, without doing anything, once it can run"
+            f"process {process.pid} did not answer within {self.deadline:g} s{why}. The request is withdrawn: an "
+            "injected thread that is still waiting ends by itself, without any effect"
         )
 
-    def _finish(self, one: _Open) -> None:
+    def _finish(self, process: _OpenProcess) -> None:
         try:
-            if one.channel is not None:
-                one.channel.close()
-                one.channel = None
-            if one.visits:
-                if isinstance(self.answers.get(one.pid), bytes):
-                    _wait_for_thread(one, time.monotonic() + _TIDY_SECONDS)
-                thread_hijack.leave(one.visits, until=time.monotonic() + _TIDY_SECONDS)
+            if process.mailbox is not None:
+                process.mailbox.close()
+                process.mailbox = None
+            if process.visits:
+                if isinstance(self.answers.get(process.pid), bytes):
+                    _wait_for_thread(process, time.monotonic() + _CLEANUP_SECONDS)
+                thread_hijack.leave(process.visits, until=time.monotonic() + _CLEANUP_SECONDS)
         except OSError:
-            pass  # it ended
+            pass  # the process ended
         finally:
-            one.visits = []
-            if one.lock >= 0:
-                os.close(one.lock)
-                one.lock = -1
+            process.visits = []
+            if process.lock >= 0:
+                os.close(process.lock)
+                process.lock = -1
 
 
-def _by_python_itself(one: _Open) -> bool:
-    assert one.channel is not None and one.target is not None
-    if not remote_exec.can(one.target.version):
+def _remote_exec(process: _OpenProcess) -> bool:
+    """Inject by sys.remote_exec, if the Python of the process has it."""
+    assert process.mailbox is not None and process.target is not None
+    if not sys_remote_exec.can(process.target.version):
         return False
-    return remote_exec.send(one.pid, one.channel.script(remote_exec.SCRIPT.format(source=one.channel.source)))
+    return sys_remote_exec.send(
+        process.pid, process.mailbox.script(sys_remote_exec.SCRIPT.format(source=process.mailbox.source))
+    )
 
 
-def _wait_for_thread(one: _Open, until: float) -> None:
-    """It has answered; a moment later it is gone."""
-    while _is_there(one) and time.monotonic() < until:
+def _wait_for_thread(process: _OpenProcess, until: float) -> None:
+    """Wait for the end of the injected thread, which comes a moment after its answer."""
+    while _has_thread(process) and time.monotonic() < until:
         time.sleep(0.0005)
 
 
-def _is_there(one: _Open) -> bool:
-    """Whether a thread of ours is in the process."""
-    new = set(os.listdir(f"/proc/{one.pid}/task")) - one.threads
-    return any(_name(one.pid, tid) == THREAD_NAME for tid in new)
+def _has_thread(process: _OpenProcess) -> bool:
+    """Whether an injected thread runs in the process."""
+    new = set(os.listdir(f"/proc/{process.pid}/task")) - process.threads
+    return any(_name(process.pid, tid) == THREAD_NAME for tid in new)
 
 
 def _name(pid: int, tid: str) -> str:
@@ -360,13 +372,13 @@ def _name(pid: int, tid: str) -> str:
 
 
 def _gil_holder(pid: int) -> PythonThread | None:
-    """The thread that holds the GIL, if it holds it still a moment later and has not moved: one in a loop lets go."""
-    looks = []
+    """The thread that holds the GIL, if it still holds it a moment later and has not moved: a loop releases the GIL."""
+    holders = []
     for _ in range(2):
         found = pyspy_parse.sweep([pid], locals=False).get(pid)
-        looks.append(next((thread for thread in (found.threads if found else ()) if thread.gil), None))
+        holders.append(next((thread for thread in (found.threads if found else ()) if thread.gil), None))
         time.sleep(0.02)
-    first, second = looks
+    first, second = holders
     if first is None or second is None or (first.tid, first.frames) != (second.tid, second.frames):
         return None
     return first

@@ -1,10 +1,10 @@
-"""Runs in the process that is asked, in a thread of its own. Never imported by breakranks: read as text.
+"""Runs in the target process, in a thread of its own. breakranks never imports this file: it reads the text.
 
-``handle`` is the file of which this is part, opened. Whoever asks holds a lock on it: no lock, and there is nobody
-left to answer. Modules that the process may not have are not imported, and no name stays behind.
+``handle`` is the open file that contains this code. The injector holds a lock on it: without the lock, no process
+waits for the answer. This code imports only built-in modules, and leaves no name behind.
 """
 
-MYPY = False  # typing is not imported where the process has not
+MYPY = False  # typing must not be imported into the target process
 if MYPY:
     from typing import Any
 
@@ -15,10 +15,11 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
     import sys
     import time
 
-    # A busy job has the GIL back before another CPU has woken us up: it must be asked for it soon (switch_interval.py).
+    # A busy thread takes the GIL back before another CPU has woken this one, unless the switch interval is short
+    # (rank/switch_interval.py).
     interval, brisk = sys.getswitchinterval(), 1e-5
     if interval <= brisk:
-        interval = 0.0  # whoever made it so gives it back
+        interval = 0.0  # the code that set it restores it
     try:
         slack = posix.open(f"/proc/{_thread.get_native_id()}/timerslack_ns", posix.O_WRONLY | posix.O_CLOEXEC)
         posix.write(slack, b"1")
@@ -26,8 +27,8 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
     except OSError:
         pass
 
-    def mind_forks() -> None:
-        """Register what is called when the process forks, once, before anything here could be inherited."""
+    def register_fork_hooks() -> None:
+        """Register the fork hooks, once, before a child could inherit any state of this code."""
         text = arguments.get("at_fork") if isinstance(arguments, dict) else None
         if text and not hasattr(sys, "_breakranks_at_fork"):
             scope: dict[str, Any] = {"__name__": "breakranks.rank.fork_hooks", "__builtins__": __builtins__}
@@ -35,23 +36,24 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
             scope["state"]()
             scope.clear()
 
-    def hasten() -> None:
+    def shorten_interval() -> None:
         if interval:
-            remember(interval)
+            set_child_interval(interval)
             sys.setswitchinterval(brisk)
 
-    def calm() -> None:
+    def restore_interval() -> None:
         if interval and sys.getswitchinterval() <= brisk:
             sys.setswitchinterval(interval)
-            remember(0.0)
+            set_child_interval(0.0)
 
-    def remember(given_back: float) -> None:
-        """What a child has that is forked meanwhile (rank/forks.py)."""
+    def set_child_interval(child_interval: float) -> None:
+        """Set the interval that a child restores if the process forks now (rank/fork_hooks.py)."""
         at_fork = getattr(sys, "_breakranks_at_fork", None)
         if at_fork is not None:
-            at_fork["interval"] = given_back
+            at_fork["interval"] = child_interval
 
     def abandoned() -> bool:
+        """Whether the injector has ended; if so, remove the mailbox."""
         try:
             posix.lockf(handle, posix.F_TEST, 0)
         except OSError:
@@ -72,12 +74,12 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
         try:
             exec(compile(payload, "<breakranks>", "exec"), scope)
             answer = scope["answer"](arguments)
-            if callable(answer):  # it may take long
-                calm()
+            if callable(answer):  # a part that may take long
+                restore_interval()
                 answer = answer()
             answer = b"+" + (answer.encode() if isinstance(answer, str) else bytes(answer))
             if len(answer) > largest:
-                answer = b"-" + b"the answer has %d bytes" % len(answer)
+                answer = b"-" + b"the answer is too large: %d bytes" % len(answer)
         except BaseException as error:
             lines = []
             at = error.__traceback__
@@ -95,9 +97,9 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
             scope.clear()
         return answer
 
-    def answer_it() -> None:
+    def write_answer() -> None:
         answer = answered()
-        hasten()
+        shorten_interval()
         new = folder + "/answer.new"
         flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC | posix.O_NOFOLLOW
         file = posix.open(new, flags, 0o600)
@@ -110,14 +112,14 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
         posix.rename(new, folder + "/answer")
         abandoned()
 
-    if posix.getpid() != pid:  # the process forked after we had been placed, and this is the child
+    if posix.getpid() != pid:  # the process forked after the injection, and this is the child
         return
-    mind_forks()
-    hasten()
+    register_fork_hooks()
+    shorten_interval()
     try:
         if abandoned() or time.time() > limit:
             return
-        posix.rename(folder + "/code.py", folder + "/taken")  # fails for the second of two that were sent
-        answer_it()
+        posix.rename(folder + "/code.py", folder + "/taken")  # fails in the second of two injected threads
+        write_answer()
     finally:
-        calm()
+        restore_interval()

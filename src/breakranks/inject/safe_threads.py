@@ -1,8 +1,8 @@
-"""Which thread may be borrowed for an instant: only one that provably holds nothing that we need.
+"""Which thread may be borrowed for an instant: only one that provably holds no lock that the stub needs.
 
-We call ``pthread_create`` in it, which takes glibc's locks for stacks and memory. So the thread must be in none of
-that itself: it is blocked in a system call that none of it makes, and nothing on its stack returns into the
-allocator, the loader, ``fork`` or a signal handler.
+The stub calls ``pthread_create`` in it, which takes the locks of glibc for stacks and memory. So the thread must not be
+in that code itself: it must be blocked in a system call that this code never makes, and nothing on its stack may
+return into the allocator, the loader, ``fork`` or a signal handler.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from breakranks.inject.stub import THREAD_NAME
 from breakranks.inject.target_process import TargetProcess
 
 _READ, _POLL, _SELECT, _EPOLL_WAIT, _EPOLL_PWAIT, _FUTEX = 0, 7, 23, 232, 281, 202
-# What nanosleep, poll or a futex becomes that has a time limit and was cut short once. glibc's own locks have none.
+# An interrupted nanosleep, poll or futex with a timeout becomes this call. The locks of glibc wait without a timeout.
 _RESTART_SYSCALL = 219
-# Calls that wait: also pause, nanosleep, accept, recv*, wait*, semop, msgrcv, fcntl and flock, sigtimedwait.
+# Calls that wait, among them pause, nanosleep, accept, recv*, wait*, semop, msgrcv, fcntl and flock, sigtimedwait.
 _WAITING = frozenset({_READ, _POLL, 19, _SELECT, 34, 35, 43, 45, 47, 61, 65, 70, 72, 73, 128, 208, 220, 230, 247, 270,
                       271, 288, 295, 299, 441, _EPOLL_WAIT, _EPOLL_PWAIT, _RESTART_SYSCALL})  # fmt: skip
-# Calls that wait for a reader; taken after all others, for cut short they may have done a part.
+# Calls that wait for a reader. They come last, since an interrupted write may have written a part.
 _WRITING = frozenset({1, 20, 44, 46})
-# Condition variables, semaphores and joins wait so; glibc's own locks (that of malloc) by plain FUTEX_WAIT.
+# Condition variables, semaphores and joins use this. The locks of glibc, such as that of malloc, use plain FUTEX_WAIT.
 _FUTEX_WAIT_BITSET = 9
 _FUTEX_COMMAND = 0x7F
 
 _RESTART_BLOCK = 516
 _RESTARTED = frozenset({512, 513, 514, _RESTART_BLOCK})
-_NEVER_ENDED = 513  # ERESTARTNOINTR: made again even when a signal was handled
+_ALWAYS_RESTARTED = 513  # ERESTARTNOINTR: the call is restarted even if a signal was handled
 _EINTR = 4
 _SYSCALL = b"\x0f\x05"
-_LONG_POLL_MILLISECONDS = 1000  # ms
+_LONG_POLL_MILLISECONDS = 1000
 _USER_CODE = 0x33
 
-_DEEPEST = 1 << 20
+_MAX_STACK_BYTES = 1 << 20
 _MALLOC = ("malloc", "free", "calloc", "realloc", "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc",
            "malloc_trim", "mallopt", "mallinfo", "mallinfo2")  # fmt: skip
 _OTHER_FUNCTIONS = ("fork", "_Fork", "vfork", "posix_spawn", "posix_spawnp", "dl_iterate_phdr", "pthread_create",
@@ -52,15 +52,15 @@ _LOCKS = (
     "PyMutex_Lock",
     "PyMutex_Unlock",
 )
-_INNERMOST = 1024
+_INNERMOST_BYTES = 1024
 _C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
 AT_WORK = "it is at work"
-# What a dead word on a stack can make us believe.
+# Reasons that a stale word on the stack can cause.
 _DOUBTFUL = ("it is in ", "it allocates", "its stack is too deep")
 
 
 class ThreadCandidate(NamedTuple):
-    """A thread and how it looks from outside. ``rank``: smaller is better."""
+    """A thread that seems to wait. ``rank``: smaller is better."""
 
     tid: int
     rank: tuple[int, int]
@@ -70,10 +70,10 @@ def candidates(pid: int, maps: Maps) -> list[ThreadCandidate]:
     """Threads that seem to wait, the best first: others before the main one, shallow stacks before deep ones."""
     found = []
     for tid in map(int, os.listdir(f"/proc/{pid}/task")):
-        one = _candidate(pid, tid, maps)
-        if one is not None:
-            found.append(one)
-    return sorted(found, key=lambda one: one.rank)
+        candidate = _candidate(pid, tid, maps)
+        if candidate is not None:
+            found.append(candidate)
+    return sorted(found, key=lambda candidate: candidate.rank)
 
 
 def _candidate(pid: int, tid: int, maps: Maps) -> ThreadCandidate | None:
@@ -86,20 +86,20 @@ def _candidate(pid: int, tid: int, maps: Maps) -> ThreadCandidate | None:
         return None
     stat = rest.split()
     if name.endswith(f"({THREAD_NAME}"):
-        return None  # one of ours, which waits for the GIL
+        return None  # an injected thread that waits for the GIL
     if len(fields) < 9 or stat[0] != "S" or stat[38] != "0":
-        return None  # running, ending; or of real-time priority, which a new thread would inherit
-    call, arguments, stack = int(fields[0]), [int(one, 16) for one in fields[1:7]], int(fields[7], 16)
+        return None  # running or ending, or of real-time priority, which a new thread would inherit
+    call, arguments, stack = int(fields[0]), [int(field, 16) for field in fields[1:7]], int(fields[7], 16)
     if not waits(call, arguments[1]):
         return None
     mapping = maps.at(stack)
-    depth = mapping.end - stack if mapping is not None else _DEEPEST
+    depth = mapping.end - stack if mapping is not None else _MAX_STACK_BYTES
     long_poll = call in (_EPOLL_WAIT, _EPOLL_PWAIT) and signed32(arguments[3]) > _LONG_POLL_MILLISECONDS
     return ThreadCandidate(tid, (4 * (call in _WRITING) + 2 * (tid == pid) + long_poll, depth))
 
 
 def waits(call: int, second: int) -> bool:
-    """Whether a system call is one in which a thread waits for somebody else, and holds no lock of glibc."""
+    """Whether a thread in this system call waits for another thread or process, and holds no lock of glibc."""
     if call == _FUTEX:
         return second & _FUTEX_COMMAND == _FUTEX_WAIT_BITSET
     return call in _WAITING or call in _WRITING
@@ -111,47 +111,47 @@ def signed32(value: int) -> int:
 
 
 def resumed(registers: Registers, before: bytes) -> Registers:
-    """The registers with which a stopped thread goes on as if nobody had stopped it.
+    """The registers with which a stopped thread resumes as if it had not been stopped.
 
-    A system call that we cut short is made again. The kernel would do that by itself, but not if the thread does
-    something else first, and never for those that answer EINTR (epoll_wait, semop, a socket with a timeout).
+    A system call that the stop interrupted is made again. The kernel does that itself, but not if the thread runs
+    something else first, and never for calls that return EINTR (epoll_wait, semop, a socket with a timeout).
     ``before``: the two bytes before the instruction pointer.
     """
-    going_on = registers._replace(orig_rax=unsigned(-1))
+    resumed_registers = registers._replace(orig_rax=unsigned(-1))
     if registers.call < 0 or before != _SYSCALL:
-        return going_on
+        return resumed_registers
     code = -registers.result
     if code in _RESTARTED:
         number = _RESTART_SYSCALL if code == _RESTART_BLOCK else registers.call
     elif code == _EINTR:
-        # Made again, it would wait its whole time once more. Whoever polls for long must know EINTR anyway:
-        # no flag of a handler keeps epoll_wait from it. Others may not, and rather wait longer.
+        # A restarted call waits its full timeout again. A program with a long timeout must handle EINTR anyway, since
+        # even SA_RESTART does not prevent it for epoll_wait. Other calls are restarted, and may wait longer.
         if registers.call in (_EPOLL_WAIT, _EPOLL_PWAIT) and signed32(registers.r10) > _LONG_POLL_MILLISECONDS:
-            return going_on
+            return resumed_registers
         number = registers.call
     else:
-        return going_on
-    return going_on._replace(rip=registers.rip - 2, rax=number)
+        return resumed_registers
+    return resumed_registers._replace(rip=registers.rip - 2, rax=number)
 
 
-def made_again(registers: Registers, going_on: Registers) -> bool:
-    return going_on.rip != registers.rip
+def made_again(registers: Registers, resumed_registers: Registers) -> bool:
+    return resumed_registers.rip != registers.rip
 
 
 def is_cut_short(registers: Registers) -> bool:
-    """Whether its system call is about to answer EINTR."""
+    """Whether the system call is about to return EINTR."""
     return registers.call >= 0 and -registers.result == _EINTR
 
 
-def ended_by(registers: Registers, going_on: Registers, caught: int, mask: int) -> int:
-    """The signals for which the call is to answer EINTR and not be made again: those that have a handler."""
-    if not made_again(registers, going_on) or -registers.result == _NEVER_ENDED:
+def ended_by(registers: Registers, resumed_registers: Registers, caught: int, mask: int) -> int:
+    """The signals after which the call must return EINTR instead of being made again: those with a handler."""
+    if not made_again(registers, resumed_registers) or -registers.result == _ALWAYS_RESTARTED:
         return 0
     return caught & ~mask
 
 
 def prepare(target: TargetProcess, pending: bool = False) -> None:
-    """Read now what the checks will need: a thread is not to wait, stopped, while we read symbols."""
+    """Read the symbols that the checks need, before a thread is stopped for them."""
     if pending:
         _ranges(target.python, _PENDING + _LOCKS)
     else:
@@ -159,7 +159,7 @@ def prepare(target: TargetProcess, pending: bool = False) -> None:
 
 
 def unsafe(held: HeldThread, registers: Registers, target: TargetProcess) -> str:
-    """Why a stopped thread may not be borrowed for ``pthread_create``; empty when it may."""
+    """Why ``pthread_create`` may not be called in a stopped thread; empty if it may."""
     if not is_waiting(held, registers):
         return AT_WORK
     return on_stack(held, registers, target)
@@ -176,18 +176,18 @@ def is_waiting(held: HeldThread, registers: Registers) -> bool:
 
 
 def on_stack(held: HeldThread, registers: Registers, target: TargetProcess) -> str:
-    """What speaks against a thread, from every word of its stack that may be a return address.
+    """Why a thread must not be borrowed, from every word of its stack that may be a return address; empty if it may.
 
-    This errs to one side only: a word that was left there by a call long ago also counts.
+    This errs on the safe side only: a stale word of an earlier call also counts.
     """
     mapping = target.maps.at(registers.rsp)
     if mapping is None:
         return "its stack is not known"
     end = mapping.end
     if registers.rsp < registers.fs_base < end:
-        end = registers.fs_base  # glibc keeps what it knows of a thread at the top of its stack
-    if end - registers.rsp > _DEEPEST:
-        return "its stack is too deep to be searched"
+        end = registers.fs_base  # glibc keeps the thread's control block at the top of its stack
+    if end - registers.rsp > _MAX_STACK_BYTES:
+        return "its stack is too deep to search"
     words = _words(held, registers.rsp, end - registers.rsp)
     if target.signal_return and target.signal_return in words:
         return "it is in a signal handler"
@@ -196,7 +196,7 @@ def on_stack(held: HeldThread, registers: Registers, target: TargetProcess) -> s
             return "it allocates"
     loader = target.loader
     if loader is None:
-        return "its loader is not known"
+        return "its dynamic loader is not known"
     if any(loader.holds(word) and loader.returns_to(word) for word in words) and _loads(held, loader):
         return "it is loading a library"
     libc = target.libc
@@ -208,20 +208,24 @@ def on_stack(held: HeldThread, registers: Registers, target: TargetProcess) -> s
 
 
 def is_doubtful(why: str) -> bool:
-    """Whether somebody who reads the stack exactly may come to another conclusion."""
+    """Whether an exact unwinding of the stack may find the thread safe."""
     return why.startswith(_DOUBTFUL)
 
 
 def _functions(libc: LoadedLibrary) -> tuple[str, ...]:
-    """Since glibc 2.34, which took up libpthread, nobody can hook into malloc: nothing in it waits for others."""
+    """The functions of libc in which a thread is unsafe.
+
+    glibc 2.34, which includes libpthread, has no malloc hooks any more: malloc cannot wait in foreign code.
+    """
     return _OTHER_FUNCTIONS if libc.address("pthread_create") else _MALLOC + _OTHER_FUNCTIONS
 
 
 def _loads(held: HeldThread, loader: LoadedLibrary) -> bool:
     """Whether a thread holds a lock of the loader, as it does in dlopen and dl_iterate_phdr.
 
-    What looks like a return address into it may be long dead: select.select() has 25 KB of locals, mostly unset.
-    Where the locks lie differs by version, so any of that shape counts: locked, how often, by whom, users, recursive.
+    A return address into the loader may be stale: select.select() has 25 KB of locals, most of them never written.
+    The offsets of the locks differ by version, so any words of their layout count: locked, count, owner, users,
+    recursive.
     """
     data = loader.elf.find("_rtld_global")
     if data is None:
@@ -238,16 +242,16 @@ def _loads(held: HeldThread, loader: LoadedLibrary) -> bool:
 def unsafe_anywhere(held: HeldThread, registers: Registers, target: TargetProcess) -> str:
     """Why ``Py_AddPendingCall`` may not be called in a thread that is stopped at any instruction."""
     if registers.cs != _USER_CODE:
-        return "it runs code of another kind"
+        return "it does not run 64-bit user code"
     at = target.maps.at(registers.rip)
     if at is None or not at.file[1]:
-        return "it runs code that belongs to no file"  # the vdso, a compiler's code, somebody else's stub
+        return "it runs code that belongs to no file"  # the vdso, a JIT compiler's code, the stub of another tool
     if held.in_restartable_sequence():
         return "it is in a restartable sequence"
-    # Its lock is held for a few instructions by these, and meanwhile they call only Python's locks and the C library's.
-    # So a thread that runs any other code does not hold it, whatever dead words lie on its stack.
+    # These functions hold its lock for a few instructions, in which they call only locks of Python and of the C
+    # library. A thread that runs any other code does not hold the lock, whatever stale words are on its stack.
     inside = target.python.holds(registers.rip) or at.name.startswith(_C_LIBRARY)
-    words = _words(held, registers.rsp, _INNERMOST) if inside else frozenset()
+    words = _words(held, registers.rsp, _INNERMOST_BYTES) if inside else frozenset()
     ranges = _ranges(target.python, _PENDING + _LOCKS)
     for word in {registers.rip, *words}:
         name = _within(word, ranges)
@@ -260,13 +264,13 @@ def unsafe_anywhere(held: HeldThread, registers: Registers, target: TargetProces
 
 
 def _words(held: HeldThread, address: int, size: int) -> frozenset[int]:
-    address = address + 7 & -8  # anywhere in a function the stack pointer may be odd; return addresses never lie so
+    address = address + 7 & -8  # the stack pointer may be unaligned inside a function; return addresses are aligned
     data = held.read_up_to(address, size)
     return frozenset(struct.unpack(f"<{len(data) // 8}Q", data[: len(data) & -8]))
 
 
 def _ranges(library: LoadedLibrary, names: tuple[str, ...]) -> list[tuple[int, int, str]]:
-    """Where these functions are, with the parts that a compiler split off."""
+    """The address ranges of these functions, including parts that the compiler split off."""
     return [
         (symbol.value + library.bias, symbol.value + library.bias + symbol.size, name)
         for name, symbol in library.elf.everywhere(names)

@@ -1,19 +1,19 @@
-"""The machine code that runs in a process, and how its parts lie in memory.
+"""The machine code that runs in a process, and its layout in memory.
 
-``STUB`` is what a thread of the process is sent through. It is the same bytes always and needs nobody: it
-calls one function and then puts everything back by itself, so that we may be killed at any instant. Its data
-is a block on the thread's own stack (offsets from rbx):
+A thread of the process is sent through ``STUB``. The stub is always the same bytes and needs no tracer: it calls one
+function and restores everything itself, so that the injector may be killed at any instant. Its data is a block on the
+stack of the thread (offsets from rbx):
 
      0 signals to block   8 its mask before   16 those that end a system call   24 scratch
-    32 the page; at the end what was returned   40 a mark, inverted at the end   48 errno   52 what was returned
-    56 the way: 0 a thread, 1 a pending call   64 where in the pages it begins
+    32 the page; at the end the result   40 a mark, inverted at the end   48 errno   52 the value returned
+    56 the way: 0 a thread, 1 a pending call   64 the offset in the pages at which it begins
     72 the new thread's id; for a pending call the address of Py_IsInitialized
-    80 what goes into the pages
+    80 the content of the pages
 
-``PAGE`` is what it copies into a page of its own: the life of the thread that runs our Python. ``PENDING`` comes
-into a second page: the pending call that starts that thread. The main thread then waits for it a little without
-the GIL: a program that lets go of the GIL often, for an instant, would else never let another thread have it.
-Each unmaps its own page. tests/unit/test_inside_code.py assembles all three again from the text in this file.
+The stub copies ``PAGE`` into a page of its own: the code of the thread that runs the injected Python code. ``PENDING``
+goes into a second page: the pending call that starts that thread. The main thread then waits for it for a short time
+without the GIL. Otherwise a program that releases the GIL often, for an instant, would never give it to another
+thread. Each unmaps its own page. tests/unit/test_stub.py assembles all three again from the text in this file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from breakranks.inject.ptrace import Registers, unsigned
 
 STUB_TEXT = """
-    mov eax, 14                       # rt_sigprocmask: no signal while we are here, and none in the new thread
+    mov eax, 14                       # rt_sigprocmask: no signal while the stub runs, and none in the new thread
     mov edi, 2
     mov rsi, rbx
     xor edx, edx
@@ -51,7 +51,7 @@ STUB_TEXT = """
     lea rsi, [rbx+80]
     mov rcx, r13
     rep movsb
-    mov rdi, rax                      # mprotect: to be run, not to be written
+    mov rdi, rax                      # mprotect: executable, not writable
     mov esi, [rbx+64]
     add esi, 4096
     mov edx, 5
@@ -59,12 +59,12 @@ STUB_TEXT = """
     syscall
     test eax, eax
     jnz unmap
-    call r15                          # where errno is
+    call r15                          # __errno_location()
     mov ecx, [rax]
     mov [rbx+48], ecx
     cmp qword ptr [rbx+56], 0
     je thread
-    call [rbx+72]                     # Py_IsInitialized: asked here, in the one thread that could change it
+    call [rbx+72]                     # Py_IsInitialized: called here, in the only thread that could change it
     test eax, eax
     mov eax, -3
     jz unmap
@@ -85,7 +85,7 @@ go:
     mov ecx, [rbx+48]
     mov [rax], ecx
     mov eax, [rbx+52]
-    test eax, eax                     # from here on the page may be gone: the new thread unmaps it
+    test eax, eax                     # from here on the page may be unmapped, by the new thread
     jz done
 unmap:
     cdqe
@@ -108,7 +108,7 @@ done:
     mov rax, [rbx+24]
     and rax, [rbx+16]
     jz back
-    mov qword ptr [r12+112], -4       # then the call is not made again but returns EINTR, as it would have
+    mov qword ptr [r12+112], -4       # then the call is not restarted but returns EINTR, as it would have
     add qword ptr [r12+128], 2
 back:
     not qword ptr [rbx+40]
@@ -135,7 +135,7 @@ back:
     pop rbx
     pop rax
     popfq
-    ret 128                           # over the red zone, to where it was
+    ret 128                           # over the red zone, to the old instruction
 """
 
 PAGE_TEXT = """
@@ -145,7 +145,7 @@ PAGE_TEXT = """
     mov edi, 15
     lea rsi, [rbx+0x160]
     syscall
-    cmp dword ptr [rbx+0x16c], 0      # one that a pending call started is joined, or detached, by it
+    cmp dword ptr [rbx+0x16c], 0      # a pending call joins or detaches the thread that it started
     jne joined
     call [rbx+0x100]                  # pthread_self
     mov rdi, rax
@@ -185,15 +185,15 @@ release:
 out:
     mov rdi, rbx
     mov esi, 4096
-    mov rax, [rbx+0x148]              # munmap returns into the end of the thread, not to the page
+    mov rax, [rbx+0x148]              # munmap returns to the end of the thread, not to the page
     pop rbx
     jmp rax
 """
 
 PENDING_TEXT = """
-    push rbx                          # the pending call: rdi is the thread's page, and this is the next
+    push rbx                          # the pending call: rdi is the thread's page, this is the next one
     push r12
-    sub rsp, 40                       # 0: the thread's id, 16: until when to wait
+    sub rsp, 40                       # 0: the thread's id, 16: the end of the wait
     lea rbx, [rdi+4096]
     mov rcx, rdi
     mov rdx, rdi
@@ -231,12 +231,12 @@ joined:
 failed:
     lea rdi, [rbx-4096]
     mov esi, 4096
-    mov eax, 11                       # munmap: the page of the thread that could not be started
+    mov eax, 11                       # munmap: the page of the thread that did not start
     syscall
 out:
     mov rdi, rbx
     mov esi, 4096
-    mov rax, [rbx+0x130]              # munmap returns 0, and to Python, not to the page
+    mov rax, [rbx+0x130]              # munmap returns 0 to Python, not to the page
     add rsp, 40
     pop r12
     pop rbx
@@ -266,7 +266,7 @@ PENDING = bytes.fromhex(
     "00100000b80b0000000f054889dfbe00100000488b83300100004883c428415c5bffe0"
 )
 
-# Offsets in both pages: addresses of functions, and in the first the thread's name, how it was started, our Python.
+# Offsets in both pages: function addresses; in the first also the thread's name, how it was started, the Python code.
 _TABLE, _NAME, _IS_JOINED, _SOURCE = 0x100, 0x160, 0x16C, 0x170
 _PAGE_BYTES = 4096
 # In the order of the tables.
@@ -284,23 +284,26 @@ _THREAD = (
 )
 _CALL = ("pthread_create", "PyEval_SaveThread", "pthread_timedjoin_np", "pthread_detach", "PyEval_RestoreThread")
 FUNCTIONS = (*_THREAD, *_CALL, "Py_AddPendingCall", "__errno_location")
-# How long the main thread waits for ours, in nanoseconds, if that was started by a pending call.
+# How long the main thread waits for the injected thread, if a pending call started that.
 _WAIT_NANOSECONDS = 100_000_000
 THREAD_NAME = "breakranks"
 
 _RED_ZONE_BYTES = 128
 _MARK = 0x5AFE_C0DE_5AFE_C0DE
-# Popped in this order; then flags, and the address to go on at.
+# Popped in this order, then the flags and the address to resume at.
 _POPPED = "r15 r14 r13 r12 r11 r10 r9 r8 rbp rdi rsi rdx rcx rbx rax eflags rip".split()
-# What stays deliverable: faults of the thread itself, and SIGSETXID, for which setuid() in any thread waits.
+# Signals that stay deliverable: faults of the thread itself, and SIGSETXID, for which setuid() in any thread waits.
 _UNBLOCKED = sum(1 << number - 1 for number in (4, 5, 7, 8, 11, 33))
 BLOCKED = unsigned(~_UNBLOCKED)
-# What pthread_create and Py_AddPendingCall may need below our data; measured: under 2 KB.
+# Stack for pthread_create and Py_AddPendingCall below the data of the stub. They need less than 2 KB (measured).
 CALL_ROOM_BYTES = 16384
 
 
 class StubPlan(NamedTuple):
-    """What to write where, and the registers with which the thread begins. ``block``: address and head of the block."""
+    """The data to write, its address, and the registers with which the thread enters the stub.
+
+    ``block`` and ``head`` are the address and the first bytes of the block.
+    """
 
     address: int
     data: bytes
@@ -310,12 +313,12 @@ class StubPlan(NamedTuple):
 
 
 def pages(functions: Mapping[str, int], source: str, pending: bool) -> bytes:
-    """What goes into the page of the thread, and of the pending call. ``source`` is Python, and short."""
+    """Return the content of the page of the thread, and of the pending call. ``source`` is short Python code."""
     name = THREAD_NAME.encode().ljust(_IS_JOINED - _NAME, b"\0") + struct.pack("<I", pending)
     whole = PAGE.ljust(_TABLE, b"\0") + _addresses(functions, _THREAD).ljust(_NAME - _TABLE, b"\0") + name
     whole += source.encode() + b"\0"
     if len(whole) > _PAGE_BYTES:
-        raise ValueError("what is to run does not fit into a page")
+        raise ValueError("the injected source does not fit into a page")
     if not pending:
         return whole
     end = struct.pack("<QQ", _WAIT_NANOSECONDS, functions["munmap"])
@@ -340,10 +343,10 @@ def plan(
     ends_call: int,
     vector_size: int,
 ) -> StubPlan:
-    """Lay everything out below the red zone of the thread.
+    """Lay out the data of the stub below the red zone of the thread.
 
-    ``before`` are its registers now, ``resume`` those with which it shall go on; ``ends_call`` the signals
-    for which its system call is to return EINTR instead of being made again.
+    ``before`` are the registers now, ``resume`` those with which the thread must resume after the stub. ``ends_call``
+    are the signals after which its system call must return EINTR instead of being restarted.
     """
     values = resume._asdict()
     back = struct.pack("<17Q", *(values[name] for name in _POPPED))
@@ -367,14 +370,14 @@ def plan(
 
 
 def room(content: bytes, vector_size: int) -> int:
-    """Bytes of stack that all of it takes, at most."""
+    """The bytes of stack that the stub and its data use at most."""
     return _RED_ZONE_BYTES + 17 * 8 + 80 + len(content) + vector_size + 128 + CALL_ROOM_BYTES
 
 
 def outcome(written: bytes, now: bytes) -> int | None:
-    """What the stub left in its block: what the function returned, negative for an error of the kernel.
+    """Return the result that the stub left in its block: the return value of the function, or a negative errno.
 
-    None: it has not finished, or the thread has written over it since.
+    Return None if the stub has not finished, or the thread has overwritten the block since.
     """
     returned, mark = struct.unpack_from("<qQ", now, 32)
     intact = now[:24] == written[:24] and now[56:72] == written[56:72]

@@ -1,4 +1,4 @@
-"""What a process is made of: its Python, its C library, the functions that we call, a place for our stub."""
+"""The parts of a process that the injector needs: Python, the C library, addresses of functions, room for the stub."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import struct
 import time
 from typing import NamedTuple
 
-from breakranks.inject import elf
-from breakranks.inject import memory_map as memory_map
+from breakranks.inject import elf, memory_map
 from breakranks.inject.elf import LoadedLibrary, NotElf
 from breakranks.inject.inject_errors import InjectRefused, ProcessGone
 from breakranks.inject.mailbox import MailboxOwner
@@ -26,19 +25,19 @@ _THREAD_LIBRARY = re.compile(r"libpthread(-2[.\d]+)?\.so")
 _LOADER = re.compile(r"ld(-linux.*|-2[.\d]+)\.so|ld\.so")
 _ALLOCATOR = re.compile(r"lib\w*malloc")
 _PYTHON = ("PyGILState_Ensure", "PyRun_StringFlags", "Py_AddPendingCall")
-# The end of every signal handler (`mov rax, 15; syscall`): glibc gives it no name.
+# The code to which every signal handler returns (`mov rax, 15; syscall`). It has no symbol in glibc.
 _SIGNAL_RETURN = bytes.fromhex("48c7c00f0000000f05")
 
 
 class CodeCave(NamedTuple):
-    """Bytes after the end of a library's text, in its last page: mapped, executable, and nobody's.
+    """Bytes after the end of a library's text, in its last page: mapped, executable and unused.
 
-    ``old`` is what the file has there. ``ours``: one of us was killed and left the stub, which is as good.
+    ``old`` is the content of the file. ``has_stub``: a breakranks that was killed left the stub there.
     """
 
     address: int
     old: bytes
-    ours: bool
+    has_stub: bool
 
     def holds(self, address: int) -> bool:
         return self.address <= address < self.address + len(self.old)
@@ -58,15 +57,15 @@ class TargetProcess(NamedTuple):
 
 
 def read(pid: int) -> TargetProcess:
-    """Everything that can be known without touching the process. Refused says what is missing."""
+    """Read everything that needs no stop of the process; raise InjectRefused or ProcessGone if a part is missing."""
     if os.uname().machine != "x86_64":
-        raise InjectRefused(f"code can be run in a live process only on x86-64 for now, not on {os.uname().machine}")
+        raise InjectRefused(f"injecting code is supported only on x86-64, not on {os.uname().machine}")
     try:
         maps = memory_map.read(pid)
         memory = Memory(pid)
     except OSError as error:
         time.sleep(0.003)
-        if process_state(pid) in "XZ":  # one that is about to end is refused too
+        if process_state(pid) in "XZ":  # the kernel also refuses a process that is about to end
             raise ProcessGone(pid) from error
         raise InjectRefused.because(permissions.denied(pid)) from error
     with memory:
@@ -78,7 +77,7 @@ def _read_or_gone(pid: int, maps: Maps, memory: Memory) -> TargetProcess:
         try:
             return _read(pid, maps, memory)
         except InjectRefused:
-            # What is missing may be missing because the process has ended meanwhile: is its memory still there?
+            # A part may be missing because the process has ended since. Then its memory cannot be read any more.
             if maps.mappings and not _is_there(memory, maps.mappings[0].start):
                 raise ProcessGone(pid) from None
             raise
@@ -92,7 +91,7 @@ def _is_there(memory: Memory, address: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # of a device: it cannot be read, and that is no end
+        pass  # a device mapping, which cannot be read while the process lives
     return True
 
 
@@ -101,16 +100,16 @@ def _read(pid: int, maps: Maps, memory: Memory) -> TargetProcess:
     if not files:
         if process_state(pid) in "XZ":
             raise ProcessGone(pid)
-        raise InjectRefused(f"process {pid} has no program of its own (a thread of the kernel, or one that is ending)")
+        raise InjectRefused(f"process {pid} has no program (it is a kernel thread, or it is exiting)")
     python = _python(pid, maps, files, memory)
     version = _version(python, memory)
     if version < _OLDEST:
         raise InjectRefused(
-            f"process {pid} runs Python {version[0]}.{version[1]}; 3.10 is the oldest that can be asked"
+            f"process {pid} runs Python {version[0]}.{version[1]}; code can be injected into 3.10 and later"
         )
     libc = _named(pid, maps, files, _C_LIBRARY)
     if libc is None or libc.address("gnu_get_libc_version") is None:
-        raise InjectRefused(f"process {pid} does not use the GNU C library, or it was replaced since the process began")
+        raise InjectRefused(f"process {pid} does not use glibc, or glibc was replaced since the process started")
     threads = _named(pid, maps, files, _THREAD_LIBRARY)
     functions = {}
     for name in FUNCTIONS:
@@ -122,7 +121,9 @@ def _read(pid: int, maps: Maps, memory: Memory) -> TargetProcess:
         functions[name] = at
     signal_return = libc.elf.search(_SIGNAL_RETURN)
     allocators = tuple(
-        found for one in files if _ALLOCATOR.match(one.name) and (found := _library(pid, maps, one)) is not None
+        found
+        for mapping in files
+        if _ALLOCATOR.match(mapping.name) and (found := _library(pid, maps, mapping)) is not None
     )
     return TargetProcess(
         pid=pid,
@@ -146,28 +147,26 @@ def _library(pid: int, maps: Maps, mapping: Mapping) -> LoadedLibrary | None:
 
 
 def _named(pid: int, maps: Maps, files: list[Mapping], pattern: re.Pattern[str]) -> LoadedLibrary | None:
-    one = next((one for one in files if pattern.match(one.name)), None)
-    return _library(pid, maps, one) if one is not None else None
+    mapping = next((mapping for mapping in files if pattern.match(mapping.name)), None)
+    return _library(pid, maps, mapping) if mapping is not None else None
 
 
 def _python(pid: int, maps: Maps, files: list[Mapping], memory: Memory) -> LoadedLibrary:
-    """The library or program that has the interpreter in it."""
+    """The library or program that contains the interpreter."""
     program = os.readlink(f"/proc/{pid}/exe") if os.access(f"/proc/{pid}/exe", os.R_OK) else ""
-    likely = [one for one in files if one.name.startswith("libpython3")]
-    likely += [one for one in files if one.path == program.removesuffix(" (deleted)")]
-    for one in likely:
-        found = _library(pid, maps, one)
+    likely = [mapping for mapping in files if mapping.name.startswith("libpython3")]
+    likely += [mapping for mapping in files if mapping.path == program.removesuffix(" (deleted)")]
+    for mapping in likely:
+        found = _library(pid, maps, mapping)
         if found is None or any(found.address(name) is None for name in _PYTHON):
             continue
-        # A file that was replaced under the same name would give addresses of something else.
-        start = next((m.start for m in maps.of(one.path) if m.offset == 0), None)
+        # If the file was replaced under the same name, its symbols do not match the mapped code.
+        start = next((m.start for m in maps.of(mapping.path) if m.offset == 0), None)
         if start is not None and memory.read(start, len(found.elf.head)) != found.elf.head:
-            raise InjectRefused(
-                f"{one.path} is not the file any more that process {pid} runs", "Start the process anew."
-            )
+            raise InjectRefused(f"{mapping.path} was replaced since process {pid} started", "Restart the process.")
         return found
     raise InjectRefused(
-        f"process {pid} has no CPython interpreter that can be asked",
+        f"process {pid} has no CPython interpreter that code can be injected into",
         "It may be another program or implementation, still be starting, or be a static build without symbols.",
     )
 
@@ -179,33 +178,33 @@ def _version(python: LoadedLibrary, memory: Memory) -> tuple[int, int]:
         return number >> 24, number >> 16 & 255
     found = re.search(r"python(\d)\.(\d+)", python.path.rpartition("/")[2])
     if found is None:
-        raise InjectRefused(f"the version of {python.path} is not known: older than 3.11")
+        raise InjectRefused(f"the Python version of {python.path} is unknown: it is older than 3.11")
     return int(found[1]), int(found[2])
 
 
 def _cave(pid: int, libraries: list[LoadedLibrary], memory: Memory) -> CodeCave:
-    for one in libraries:
-        text = one.elf.text
+    for library in libraries:
+        text = library.elf.text
         end = text.address + text.file_size
         start = end + 15 & -16
-        if start + len(STUB) > end + _PAGE_BYTES - 1 & -_PAGE_BYTES or not one.holds(start + one.bias):
+        if start + len(STUB) > end + _PAGE_BYTES - 1 & -_PAGE_BYTES or not library.holds(start + library.bias):
             continue
-        old = one.elf.raw(text.offset + start - text.address, len(STUB))
-        now = memory.read(start + one.bias, len(STUB))
+        old = library.elf.raw(text.offset + start - text.address, len(STUB))
+        now = memory.read(start + library.bias, len(STUB))
         if now in (old, STUB):
-            return CodeCave(start + one.bias, old, now == STUB)
-    raise InjectRefused(f"process {pid} has no room for our code in the libraries where it is looked for")
+            return CodeCave(start + library.bias, old, now == STUB)
+    raise InjectRefused(f"libpython and libc of process {pid} have no unused bytes for the injected stub")
 
 
 def owner(pid: int) -> MailboxOwner:
-    """Whose it is. Gone when it is."""
+    """Return the user and group of a process, and its own pid; raise ProcessGone if it has ended."""
     uid = gid = -1
     own = pid
     try:
         with open(f"/proc/{pid}/status") as file:
             for line in file:
                 if line.startswith("Uid:"):
-                    uid = int(line.split()[4])  # what the kernel checks files against
+                    uid = int(line.split()[4])  # the file system uid
                 elif line.startswith("Gid:"):
                     gid = int(line.split()[4])
                 elif line.startswith("NSpid:"):

@@ -1,9 +1,9 @@
-"""Sending a thread of a process through the stub, and leaving no trace of it.
+"""Send a thread of a process through the stub, and leave no trace of it.
 
-Two ways. One: a thread that provably waits is borrowed to start ours, whatever the others do. The other, when no
-thread waits: the main thread, at whatever instruction it is, is made to note a pending call, which Python runs
-between two bytecodes, where starting a thread is safe. Either way our Python runs in a thread of its own, under
-the ordinary rules of the GIL.
+There are two ways. The first borrows a thread that provably waits, to start the injected thread. The second is used
+if no thread waits: the main thread, at any instruction, adds a pending call, which Python runs between two bytecodes,
+where starting a thread is safe. Either way the injected Python code runs in a thread of its own, under the ordinary
+rules of the GIL.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from breakranks.inject import memory_map as memory_map
-from breakranks.inject import safe_threads, stub
+from breakranks.inject import memory_map, safe_threads, stub
 from breakranks.inject.inject_errors import InjectRefused, ProcessGone
 from breakranks.inject.ptrace import HeldThread, Registers, ThreadNotStopped
 from breakranks.inject.target_process import CodeCave, TargetProcess
@@ -46,13 +45,14 @@ class HijackedThread(NamedTuple):
 
 
 def enter(target: TargetProcess, source: str, otherwise: Callable[[], bool] = lambda: False) -> HijackedThread | None:
-    """Make the process run ``source`` in a new thread. Refused: it was left as it is, and why.
+    """Make the process run ``source`` in a new thread; raise InjectRefused if that is not possible now.
 
-    ``otherwise`` is tried when no thread waits, before the main thread is interrupted. None: it did.
+    ``otherwise`` is tried if no thread waits, before the main thread is interrupted. The result is None if it
+    succeeded.
     """
     pid = target.pid
     content = stub.pages(target.functions, source, False)
-    _must_be_whole(pid)
+    _check_process(pid)
     reasons: dict[int, str] = {}
     why = ""
     try:
@@ -62,7 +62,7 @@ def enter(target: TargetProcess, source: str, otherwise: Callable[[], bool] = la
             if found is not None:
                 return found
             if not attempt and safe_threads.is_doubtful(reasons.get(pid, "")):
-                found = _by_names(target, content)
+                found = _borrow_unwound(target, content)
                 if found is not None:
                     return found
             if not attempt and otherwise():
@@ -75,17 +75,17 @@ def enter(target: TargetProcess, source: str, otherwise: Callable[[], bool] = la
     except ProcessLookupError as error:
         raise ProcessGone(pid) from error
     raise InjectRefused(
-        f"no thread of process {pid} can be borrowed safely now: the main thread: {why}"
-        + "".join(f"; thread {tid}: {said}" for tid, said in reasons.items()),
+        f"no thread of process {pid} can run injected code safely now: the main thread: {why}"
+        + "".join(f"; thread {tid}: {reason}" for tid, reason in reasons.items()),
         "Try again in a moment.",
     )
 
 
 def again(target: TargetProcess, source: str, *, pending: bool) -> HijackedThread | None:
-    """A second try, the other way. Should both come to run, the first takes the question.
+    """Try a second time, the other way. If both injected threads run, the first takes the request.
 
-    After a pending call that has not come to run perhaps a thread waits by now: one that was about to wait
-    looks busy. And after a thread that does not get the GIL a pending call makes the main thread let go of it.
+    If a pending call has not run, a thread may be waiting by now: one that is about to wait looks busy. If an injected
+    thread does not get the GIL, a pending call makes the main thread release it.
     """
     fresh = target._replace(maps=memory_map.read(target.pid))
     if not pending:
@@ -101,30 +101,31 @@ def _interrupt(target: TargetProcess, source: str) -> HijackedThread | str:
 
 
 def _borrow(target: TargetProcess, content: bytes, reasons: dict[int, str]) -> HijackedThread | None:
-    """The first thread that waits and may be borrowed; of the others, why not."""
+    """Send the first waiting thread that may be borrowed; record in ``reasons`` why the others may not."""
     reasons.clear()
-    for one in safe_threads.candidates(target.pid, target.maps)[:_MAX_CANDIDATES]:
-        found = _send(target, one.tid, content, safe_threads.unsafe)
+    for candidate in safe_threads.candidates(target.pid, target.maps)[:_MAX_CANDIDATES]:
+        found = _send(target, candidate.tid, content, safe_threads.unsafe)
         if isinstance(found, HijackedThread):
             return found
-        reasons[one.tid] = found
+        reasons[candidate.tid] = found
     return None
 
 
-def _must_be_whole(pid: int) -> None:
+def _check_process(pid: int) -> None:
+    """Raise InjectRefused if the process is stopped, traced or between vfork and exec, ProcessGone if it has ended."""
     state = process_state(pid)
     if state in "XZ":
         raise ProcessGone(pid)
     if state == "T":
-        raise InjectRefused(f"process {pid} is stopped", f"Let it go on first: kill -CONT {pid}")
+        raise InjectRefused(f"process {pid} is stopped", f"Continue it first: kill -CONT {pid}")
     tracer = tracer_of(pid)
     if state == "t" or tracer:
         raise InjectRefused.because(permissions.denied(pid))
     status = _status(pid, pid)
     libc = ctypes.CDLL(None)
-    # Between vfork and exec a process is still in the memory of its parent.
+    # Between vfork and exec, a process runs in the memory of its parent.
     if libc.syscall(_KCMP, pid, int(status.get("PPid", "0")), _KCMP_VM, 0, 0) == 0:
-        raise InjectRefused(f"process {pid} shares its memory with its parent: it is just being started", "Try again.")
+        raise InjectRefused(f"process {pid} still shares its memory with its parent (vfork)", "Try again.")
 
 
 def _status(pid: int, tid: int) -> dict[str, str]:
@@ -136,8 +137,8 @@ def _status(pid: int, tid: int) -> dict[str, str]:
         return {}
 
 
-def _fenced(pid: int, tid: int) -> str:
-    """What the kernel would not let this thread do."""
+def _confined(pid: int, tid: int) -> str:
+    """Why the kernel may not let this thread run the stub; empty if it may."""
     status = _status(pid, tid)
     if "shstk" in status.get("x86_Thread_features", ""):
         return "it has a shadow stack"
@@ -149,14 +150,14 @@ def _fenced(pid: int, tid: int) -> str:
 
 
 def _send(target: TargetProcess, tid: int, content: bytes, check: Check, pending: bool = False) -> HijackedThread | str:
-    """Send one thread through the stub, or say why not. It is stopped for a millisecond or two."""
+    """Send one thread through the stub, or return why it cannot be sent. It is stopped for a millisecond or two."""
     pid = target.pid
     caught = int(_status(pid, tid).get("SigCgt", "0"), 16) & stub.BLOCKED
     try:
         with HeldThread(pid, tid) as held:
             registers = held.registers()
-            going_on = safe_threads.resumed(registers, held.read(registers.rip - 2, 2))
-            why = check(held, registers, target) or _fenced(pid, tid)
+            resumed = safe_threads.resumed(registers, held.read(registers.rip - 2, 2))
+            why = check(held, registers, target) or _confined(pid, tid)
             size = held.vector_state_size()
             stack = target.maps.at(registers.rsp)
             if not size:
@@ -164,12 +165,12 @@ def _send(target: TargetProcess, tid: int, content: bytes, check: Check, pending
             elif stack is None or registers.rsp - stack.start < stub.room(content, size):
                 why = why or "its stack is almost used up"
             if why:
-                _as_before(held, registers, going_on)
+                _resume_unchanged(held, registers, resumed)
                 return why
             mask = held.signal_mask()
             plan = stub.plan(
                 registers,
-                going_on,
+                resumed,
                 stub=target.cave.address,
                 content=content,
                 pending=pending,
@@ -177,13 +178,13 @@ def _send(target: TargetProcess, tid: int, content: bytes, check: Check, pending
                 errno_location=target.functions["__errno_location"],
                 is_initialized=target.functions["Py_IsInitialized"],
                 mask=mask,
-                ends_call=safe_threads.ended_by(registers, going_on, caught, mask),
+                ends_call=safe_threads.ended_by(registers, resumed, caught, mask),
                 vector_size=size,
             )
-            if not target.cave.ours:
+            if not target.cave.has_stub:
                 held.write(target.cave.address, stub.STUB)
             held.write(plan.address, plan.data)
-            # This one call is the whole change: before it nothing happened, after it the thread needs nobody.
+            # This call alone changes the thread. Before it nothing has happened; after it the thread needs no tracer.
             held.set_registers(plan.registers)
             held.set_signal_mask(stub.BLOCKED)
             return HijackedThread(
@@ -197,36 +198,36 @@ def _send(target: TargetProcess, tid: int, content: bytes, check: Check, pending
             )
     except ThreadNotStopped as error:
         if error.stopping:
-            raise InjectRefused(f"process {pid} is being stopped", f"Let it go on first: kill -CONT {pid}") from None
-        return "it cannot be held now"
+            raise InjectRefused(f"process {pid} is being stopped", f"Continue it first: kill -CONT {pid}") from None
+        return "it cannot be stopped now"
     except ProcessLookupError:
         if process_state(pid) in "XZ":
             raise
         return "it ended"
     except PermissionError as error:
         time.sleep(_PAUSE_SECONDS)
-        if process_state(pid) in "XZ":  # one that is about to end is refused too
+        if process_state(pid) in "XZ":  # the kernel also refuses a process that is about to end
             raise ProcessGone(pid) from error
         raise InjectRefused.because(permissions.denied(pid)) from error
 
 
-def _as_before(held: HeldThread, registers: Registers, going_on: Registers) -> None:
-    """Let a thread go on that was only looked at.
+def _resume_unchanged(held: HeldThread, registers: Registers, resumed: Registers) -> None:
+    """Prepare a thread that was only inspected for its resume.
 
-    The kernel makes a call again that was cut short, or ends it if a signal came meanwhile. Only calls that
-    answer EINTR without any signal, as epoll_wait does, need our help.
+    The kernel restarts an interrupted call, or ends it if a signal came since. Only calls that return EINTR without
+    any signal, as epoll_wait does, must be restarted here.
     """
-    if safe_threads.is_cut_short(registers) and safe_threads.made_again(registers, going_on) and not held.has_signal():
-        held.set_registers(going_on)
+    if safe_threads.is_cut_short(registers) and safe_threads.made_again(registers, resumed) and not held.has_signal():
+        held.set_registers(resumed)
 
 
-def _by_names(target: TargetProcess, content: bytes) -> HijackedThread | None:
-    """The main thread, if the names on its stack, read exactly, say that it may be borrowed.
+def _borrow_unwound(target: TargetProcess, content: bytes) -> HijackedThread | None:
+    """Borrow the main thread if an exact unwinding of its stack finds it safe.
 
-    The last resort: it takes 0.2 s, and pystack stops the whole process, which ends an epoll_wait with EINTR.
+    This is the last resort: it takes 0.2 s, and pystack stops the whole process, which ends an epoll_wait with EINTR.
     """
     pid = target.pid
-    before = _where(pid, pid)
+    before = _pointers(pid, pid)
     stacks = native_frames.sweep([pid], deadline=3.0)[0][pid]
     frames = next((thread.frames for thread in stacks.threads if thread.tid == pid), ())
     loader = target.loader.path if target.loader is not None else "ld-linux"
@@ -244,8 +245,8 @@ def _by_names(target: TargetProcess, content: bytes) -> HijackedThread | None:
     return found if isinstance(found, HijackedThread) else None
 
 
-def _where(pid: int, tid: int) -> tuple[int, int] | None:
-    """Stack and instruction pointer of a thread that is blocked."""
+def _pointers(pid: int, tid: int) -> tuple[int, int] | None:
+    """Stack and instruction pointer of a thread that is blocked; None if it runs or has ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/syscall") as file:
             fields = file.read().split()
@@ -255,29 +256,32 @@ def _where(pid: int, tid: int) -> tuple[int, int] | None:
 
 
 def outcome(visit: HijackedThread) -> int | None:
-    """What the borrowed thread's call returned, if that can still be read."""
+    """What the call in the borrowed thread returned; None if that cannot be read any more."""
     now = peek(visit.pid, visit.block, len(visit.head))
     return stub.outcome(visit.head, now) if now else None
 
 
 def leave(visits: Sequence[HijackedThread], *, until: float) -> bool:
-    """Put the library's bytes back, once all threads have provably left them. False: they stay, and harm nobody."""
+    """Restore the bytes of the library once all threads have provably left the stub.
+
+    Return False if the stub stays there, which is harmless.
+    """
     pid, cave = visits[0].pid, visits[0].cave
-    if cave.ours:
-        return False  # another of us was killed; whether its thread has left nobody can tell
+    if cave.has_stub:
+        return False  # left by a breakranks that was killed: its thread may still be in the stub
     inside = list(visits)
     pause = 0.0005
     while True:
         try:
             memory = Memory(pid, write=True)
         except OSError:
-            return False  # gone
+            return False  # the process has ended
         try:
             inside = [visit for visit in inside if not _has_left(visit, memory)]
             if not inside:
-                return _put_back(memory, cave)
+                return _restore(memory, cave)
         except (OSError, ThreadNotStopped):
-            pass  # it cannot be looked at now, or ended
+            pass  # the thread cannot be inspected now, or has ended
         finally:
             memory.close()
         if time.monotonic() > until:
@@ -286,31 +290,31 @@ def leave(visits: Sequence[HijackedThread], *, until: float) -> bool:
         pause = min(2 * pause, 0.02)
 
 
-def _put_back(memory: Memory, cave: CodeCave) -> bool:
+def _restore(memory: Memory, cave: CodeCave) -> bool:
     try:
         memory.write(cave.address, cave.old)
     except ProcessLookupError:
-        return False  # gone
+        return False  # the process has ended
     return True
 
 
 def _has_left(visit: HijackedThread, memory: Memory) -> bool:
     if not os.path.exists(f"/proc/{visit.pid}/task/{visit.tid}"):
         return True
-    where = _where(visit.pid, visit.tid)
-    if where is not None:
-        return _is_outside(visit, where, memory.read)
+    pointers = _pointers(visit.pid, visit.tid)
+    if pointers is not None:
+        return _is_outside(visit, pointers, memory.read)
     with HeldThread(visit.pid, visit.tid) as held:
         registers = held.registers()
-        going_on = safe_threads.resumed(registers, held.read(registers.rip - 2, 2))
-        _as_before(held, registers, going_on)
+        resumed = safe_threads.resumed(registers, held.read(registers.rip - 2, 2))
+        _resume_unchanged(held, registers, resumed)
         return _is_outside(visit, (registers.rsp, registers.rip), held.read)
 
 
-def _is_outside(visit: HijackedThread, where: tuple[int, int], read: Callable[[int, int], bytes]) -> bool:
-    """Neither at the stub nor in a function that returns to it."""
-    stack, at = where
-    if visit.cave.holds(at):
+def _is_outside(visit: HijackedThread, pointers: tuple[int, int], read: Callable[[int, int], bytes]) -> bool:
+    """Whether a thread is neither in the stub nor in a function that returns to it."""
+    stack, instruction = pointers
+    if visit.cave.holds(instruction):
         return False
     if stack >= visit.stack:
         return True

@@ -1,6 +1,6 @@
-"""Places of libraries where a thread waits for what only its process can name, and what to ask there.
+"""Library functions in which a thread waits for an object that only its process can name, and what to read there.
 
-Light: ``stacks`` asks before anything else is imported whether it is worth to get inside at all.
+``may_wait`` decides whether anything must be injected. It needs only stacks and sources.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _THREAD = ("self", "self._name", "self._native_id")
 _CONDITION = ("self", "self._lock", "self._flag", "self._value", "self._parties", "self._count", "@ended")
 _QUEUE = ("self", "self.maxsize", "self.queue", "@refers self", "@ended")
 
-# (end of the file's path, functions, whether a thread waits there, what to ask)
+# (end of the file's path, functions, whether a thread waits there, expressions to read)
 Row = tuple[str, tuple[str, ...], bool, tuple[str, ...]]
 LIBRARY: tuple[Row, ...] = (
     ("/threading.py", ("wait", "wait_for", "_wait", "acquire", "__enter__"), True, _CONDITION),
@@ -30,17 +30,18 @@ LIBRARY: tuple[Row, ...] = (
     ("/portalocker/utils.py", ("acquire", "__enter__"), True, ("self.filename",)),
     ("/lockfile/", ("acquire", "__enter__"), True, ("self.lock_file",)),
 )
-# Of those, the names of what is a path.
+# The expressions of those whose values are paths.
 FILES = frozenset({"self.lock_file_path", "self.path", "self.filename", "self.lock_file"})
 LOCK_FILES = ("/file_baton.py", "/fasteners/process_lock.py", "/portalocker/utils.py", "/lockfile/")
-# A line of the user's own that may be such a place: one that takes a lock, or sleeps near one that looks at a file.
+# Lines of the user's own code may wait too: those that take a lock, and those that sleep near one that polls a file.
 _TAKES = ("with ", ".acquire(")
-_LOOKS = ("exists(", "flock(", "lockf(", "O_EXCL", "isfile(", "is_file(")
-_NEAR_LINES = 12  # lines
+_POLLS = ("exists(", "flock(", "lockf(", "O_EXCL", "isfile(", "is_file(")
+_NEAR_LINES = 12
 _MAX_SOURCE_BYTES = 1 << 20
 
 
 def library_row(frame: Frame) -> Row | None:
+    """The row of the table for a frame, or None."""
     for row in LIBRARY:
         if frame.function in row[1] and (row[0] in frame.file if row[0].endswith("/") else frame.file.endswith(row[0])):
             return row
@@ -48,7 +49,7 @@ def library_row(frame: Frame) -> Row | None:
 
 
 def may_wait(pid: int, frames: tuple[Frame, ...]) -> bool:
-    """Whether a thread that stands so may wait for a lock, a lock file or a loader's batch."""
+    """Whether a thread with this stack may wait for a lock, a lock file or a batch of a data loader."""
     if not frames:
         return False
     last = frames[-1]
@@ -56,7 +57,7 @@ def may_wait(pid: int, frames: tuple[Frame, ...]) -> bool:
         if is_own(frame.file):
             break
         row = library_row(frame)
-        # A lock shows in the innermost frame; who waits for a batch or a file is somewhere below.
+        # A wait for a lock shows in the innermost frame, a wait for a batch or a file also further out.
         if row is not None and row[2] and (frame is last or "self" not in row[3]):
             return True
     return is_own(last.file) and _may_be_here(in_view_of(pid, last.file), last.line)
@@ -70,10 +71,11 @@ def _may_be_here(path: str, line: int) -> bool:
         return False
     here = "".join(lines[line - 1 : line])
     around = "\n".join(lines[max(0, line - _NEAR_LINES) : line + _NEAR_LINES])
-    return any(word in here for word in _TAKES) or ("sleep(" in here and any(word in around for word in _LOOKS))
+    return any(word in here for word in _TAKES) or ("sleep(" in here and any(word in around for word in _POLLS))
 
 
 def in_view_of(pid: int, file: str) -> str:
+    """The path by which this process can open a source of another process; empty if it is no file."""
     if file.startswith("<") or not file.endswith(".py"):
         return ""
     return f"/proc/{pid}/root{file}" if file.startswith("/") else f"/proc/{pid}/cwd/{file}"

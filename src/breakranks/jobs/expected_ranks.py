@@ -1,25 +1,23 @@
-"""Ranks that should exist and are not here: why, as far as their launcher's traces tell."""
+"""Ranks that are missing here, and why, as far as the traces of their launcher show."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from breakranks.jobs.rank_environment import RankCandidate
+from breakranks.jobs.rank_processes import RankCandidate
 from breakranks.jobs.unreadable_processes import pids_text
 from breakranks.observe.process_table import ProcessEntry, ProcessTable
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.snapshot.model import Missing
 
-# Options of a launcher's command line that say how many ranks it starts on its host, for those that do
-# not put it into the environment.
+# Options of launchers for the number of ranks per host, for launchers that do not put it into the environment.
 _LOCAL_OPTIONS = ("--local_worker_num",)
 
 
 class LauncherMembers(NamedTuple):
-    """The candidates of one job: its ranks, by number, and what dead ranks left behind."""
+    """The candidates of one job: its ranks, by number, and helpers that dead ranks left behind."""
 
     world: int
     ranks: Mapping[int, RankCandidate]
@@ -27,21 +25,25 @@ class LauncherMembers(NamedTuple):
 
 
 def expected_here(table: ProcessTable, members: LauncherMembers) -> dict[int, int]:
-    """The ranks that this host should have, each with its launcher's pid (0: not alive)."""
+    """The ranks that this host should have, each with the pid of its launcher, or 0 if that is not alive."""
     expected: dict[int, int] = {}
-    everyone = [*members.ranks.items()]
-    everyone += [(rank, orphan) for rank, left in members.orphans.items() for orphan in left]
-    for rank, candidate in everyone:
-        for other in _started_with(table, rank, candidate, everyone, members.world):
+    all_candidates = [*members.ranks.items()]
+    all_candidates += [(rank, orphan) for rank, left in members.orphans.items() for orphan in left]
+    for rank, candidate in all_candidates:
+        for other in _started_with(table, rank, candidate, all_candidates, members.world):
             if not expected.get(other):
                 expected[other] = candidate.launcher
     return expected
 
 
 def _started_with(
-    table: ProcessTable, rank: int, candidate: RankCandidate, everyone: Sequence[tuple[int, RankCandidate]], world: int
+    table: ProcessTable,
+    rank: int,
+    candidate: RankCandidate,
+    all_candidates: Sequence[tuple[int, RankCandidate]],
+    world: int,
 ) -> Sequence[int]:
-    """The ranks that one launch started on this host, by what one of them was told."""
+    """The ranks that one launch started on this host, by the environment of one of them."""
     identity = candidate.identity
     if identity.here:
         return [other for other in identity.here if other < world]
@@ -52,9 +54,9 @@ def _started_with(
         return ()
     local_rank = identity.local_rank if identity.local_rank >= 0 else rank % count
     first = rank - local_rank
-    # Ranks may be dealt out one host after another instead (mpirun --map-by node): then their numbers do
-    # not follow from the local ones.
-    for other_rank, other in everyone:
+    # Ranks may be distributed round-robin over the hosts (mpirun --map-by node): then their numbers do not follow from
+    # the local ones.
+    for other_rank, other in all_candidates:
         same_node = other.identity.node == identity.node and other.launcher == candidate.launcher
         if same_node and other.identity.local_rank >= 0 and other_rank - other.identity.local_rank != first:
             return ()
@@ -71,10 +73,10 @@ def _local_option(command: tuple[str, ...]) -> int:
 
 
 def zombie_ranks(table: ProcessTable, members: LauncherMembers, expected: Mapping[int, int]) -> dict[int, ProcessEntry]:
-    """Dead ranks that nobody reaped, where it is certain which rank each was.
+    """Zombies, by rank, where it is certain which rank each was.
 
-    A zombie keeps its parent and its name, no more. Where one rank of a launcher is missing and that
-    launcher has one dead child that looks like its living ones, the child was the rank.
+    A zombie keeps only its parent and its name. If one rank of a launcher is missing, and the launcher has one dead
+    child with the name of its living ones, that child was the rank.
     """
     found: dict[int, ProcessEntry] = {}
     by_parent: dict[int, list[RankCandidate]] = {}
@@ -95,10 +97,10 @@ def zombie_ranks(table: ProcessTable, members: LauncherMembers, expected: Mappin
 def missing_ranks(
     table: ProcessTable, members: LauncherMembers, expected: Mapping[int, int], found: Sequence[int]
 ) -> tuple[Missing, ...]:
-    """Everyone that is not in ``found``, by reason; the ranks of one reason and detail are folded."""
+    """The ranks that are not in ``found``, folded by reason and detail."""
     groups: dict[Missing, list[int]] = {}
     by_hand = all(candidate.identity.row.by_hand for candidate in members.ranks.values())
-    # Lightning: how many ranks a host has was guessed from those that are here.
+    # Lightning: the number of ranks per host was guessed from those that are here.
     guessed = any(candidate.identity.row.parent_is_rank for candidate in members.ranks.values())
     present = set(found)
     uncertain = _unplaced(members, expected)
@@ -109,7 +111,7 @@ def missing_ranks(
         if orphans or (rank in expected and not by_hand):
             why = Missing("", "exited", _how_known(table, expected.get(rank, 0), orphans))
         elif guessed:
-            why = Missing("", "absent", "on another host, or exited: nothing tells", guessed=True)
+            why = Missing("", "absent", "on another host, or exited", guessed=True)
         elif expected and not by_hand:
             why = Missing("", "elsewhere")
         elif uncertain is not None:
@@ -122,7 +124,7 @@ def missing_ranks(
 
 
 def _unplaced(members: LauncherMembers, expected: Mapping[int, int]) -> Missing | None:
-    """What is known of ranks where only the *number* of this host's is known; None where not even that."""
+    """Where missing ranks are, if only the *number* of ranks of this host is known; None if not even that is."""
     counts = {c.launcher: c.identity.local_world for c in members.ranks.values() if c.launcher}
     if expected or not counts or not all(counts.values()):
         return None
@@ -132,22 +134,22 @@ def _unplaced(members: LauncherMembers, expected: Mapping[int, int]) -> Missing 
 
 
 def _how_known(table: ProcessTable, launcher: int, orphans: Sequence[RankCandidate]) -> str:
-    told = []
+    clues = []
     entry = table.get(launcher)
     if entry is not None:
-        told.append(f"its launcher ({entry.name}, pid {launcher}) is here and it is not")
+        clues.append(f"the launcher ({entry.name}, pid {launcher}) is still running")
     if orphans:
         pids = pids_text([orphan.entry.pid for orphan in orphans])
         many = "helpers" if len(orphans) > 1 else "a helper"
-        told.append(f"left {many} behind (pid {pids})")
-    return "; ".join(told) or "started here, and its launcher is gone too"
+        clues.append(f"left {many} behind (pid {pids})")
+    return "; ".join(clues) or "started on this host, and the launcher has ended"
 
 
 def missing_text(missing: Missing) -> str:
-    """One rank set and why, as a sentence: ``rank 3 exited: left a helper behind (pid 12)``."""
+    """A set of ranks and why it is missing: ``rank 3 exited: left a helper behind (pid 12)``."""
     words = {
         "exited": "exited",
-        "absent": "not started, or not to be seen",
+        "absent": "not started, or not visible",
         "elsewhere": "on other hosts",
         "unreachable": "unreachable",
     }

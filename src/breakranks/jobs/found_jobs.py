@@ -1,4 +1,4 @@
-"""What finding jobs gives: ranks with their processes, and those that are missing."""
+"""The jobs that were found: ranks with their processes, and the ranks that are missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from breakranks.snapshot.model import Job, Missing, Problem
 
-# The threads of a process as `py-spy dump --json --locals` gives them; None or empty: cannot be read.
+# The threads of a process as `py-spy dump --json --locals` prints them; None or empty if they cannot be read.
 StackOf = Callable[[int], "Sequence[Mapping[str, Any]] | None"]
 
 
@@ -18,13 +18,16 @@ class FoundRank(NamedTuple):
 
 
 class FoundJob(NamedTuple):
+    """A job and its ranks. ``of_pids``: no launcher made it, but a user who named processes."""
+
     job: Job
     ranks: tuple[FoundRank, ...]
     missing: tuple[Missing, ...] = ()
+    of_pids: bool = False
 
 
 class LocalJobs(NamedTuple):
-    """What is on this machine. Jobs: oldest first. Problems: what could not be seen, and the remedy."""
+    """The jobs of this machine, oldest first, and the problems that hide processes."""
 
     jobs: tuple[FoundJob, ...]
     problems: tuple[Problem, ...] = ()

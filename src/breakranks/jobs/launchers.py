@@ -1,8 +1,8 @@
-"""How each launcher names its ranks: one table, a row a launcher.
+"""How each launcher numbers its ranks: a table with one row per launcher.
 
-To teach breakranks a launcher, add a row. Rows are in order of preference: where the environment of a
-process fits two rows that name the same rank, the upper one is the launcher (accelerate runs torchrun
-inside itself). Which launcher is the *innermost* of a nest is told by :mod:`breakranks.jobs.rank_environment`.
+To support another launcher, add a row. Rows are in order of preference: if the environment of a process fits two rows
+with the same rank, the upper one is the launcher (accelerate runs torchrun in its own process). For nested launchers,
+:mod:`breakranks.jobs.rank_processes` finds the *innermost* one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 
 class Launcher(NamedTuple):
-    """What one launcher writes into its ranks' environment, and how it looks itself.
+    """The variables that a launcher sets for its ranks, and how its own processes are recognized.
 
-    ``rank``, ``local_rank``, ``world``, ``local_world``, ``node`` and ``here`` name variables, the first
-    that is set counts. ``here`` lists the ranks of this host outright. ``marks`` must all be set, one
-    variable must start with ``mark_prefix``. ``job`` variables together tell one job from another;
-    ``key`` ones make the short name that people type. ``programs`` is what its own processes run (see
-    :func:`program_names`), ``names`` is what the kernel calls them.
+    ``rank``, ``local_rank``, ``world``, ``local_world``, ``node`` and ``here`` name variables; the first that is set
+    counts. ``here`` lists the ranks of this host. All of ``marks`` must be set, none of ``absent``, and one variable
+    must start with ``mark_prefix``. ``not_ranks`` has variables and values of processes that are not ranks. The ``job``
+    variables together identify a job; those in ``key`` make its short name. ``programs`` are the programs of its own
+    processes (see :func:`program_names`), ``names`` their names in the kernel.
     """
 
     name: str
@@ -33,16 +33,16 @@ class Launcher(NamedTuple):
     key: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     mark_prefix: str = ""
-    absent: tuple[str, ...] = ()  # variables that must not be set
-    not_ranks: tuple[tuple[str, str], ...] = ()  # variable and value of a process that is no rank
+    absent: tuple[str, ...] = ()
+    not_ranks: tuple[tuple[str, str], ...] = ()
     programs: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    # The parent of a rank is the launcher even when its command line is not known (elastic_launch called
-    # from somebody's own program). Not so for a rank that was started by hand from a shell.
+    # The parent of a rank is the launcher even if its command line is unknown (elastic_launch called from a user's own
+    # program). This is not so for a rank that was started by hand from a shell.
     parent_launches: bool = False
-    # Every rank leads a session of its own, so a process of an older session is a helper.
+    # Every rank leads a session of its own, so a process of another session is a helper.
     own_session: bool = False
-    # Nobody launched it, somebody set the variables: any launcher that names the same rank knows better.
+    # No launcher: the user set the variables. A launcher that gives the same rank is preferred.
     by_hand: bool = False
     # Local rank 0 of a host is the parent itself, without any of these variables.
     parent_is_rank: bool = False
@@ -131,7 +131,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
         here=("SLURM_GTIDS",),
         job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
         key=("SLURM_JOB_ID", "SLURM_STEP_ID"),
-        # A batch script has SLURM_PROCID=0 too, but no step: what it starts by itself is no task.
+        # A batch script also has SLURM_PROCID=0, but no step: a process that it starts itself is not a task.
         marks=("SLURM_STEP_ID",),
         programs=("srun", "slurmstepd"),
         names=("slurmstepd", "srun"),
@@ -159,16 +159,16 @@ LAUNCHERS: tuple[Launcher, ...] = (
     ),
 )
 
-# These leave nothing in the environment of a rank: breakranks.jobs.unnumbered_jobs asks their processes instead.
+# These set no variables for a rank: breakranks.jobs.unnumbered_jobs inspects their processes instead.
 SPAWN = Launcher(name="spawn", parent_launches=True)
 RAY = Launcher(name="ray", names=("raylet",), programs=("raylet",), parent_launches=True)
 
-# Python programs that only start another: they carry a rank's variables and are never the rank.
+# Python programs that only start another one: they have the variables of a rank, but are never the rank.
 _WRAPPERS = ("conda run", "mamba run", "hatch run", "pdm run", "tox", "nox", "breakranks")
 _PROGRAMS = {program: row for row in (*LAUNCHERS, RAY) for program in row.programs}
 _NAMES = {name: row for row in (*LAUNCHERS, RAY) for name in row.names}
 
-# Processes that a rank starts for itself, by a word of their command lines.
+# Processes that a rank starts, by a word of their command lines.
 _HELPERS = (
     "--multiprocessing-fork",
     "multiprocessing.resource_tracker",
@@ -180,7 +180,7 @@ _HELPERS = (
 
 
 class Identity(NamedTuple):
-    """What a process's environment says it is. ``rank`` -1: only its local rank and node are known."""
+    """What a process is, by its environment. ``rank`` is -1 if only its local rank and node are known."""
 
     row: Launcher
     rank: int
@@ -194,7 +194,7 @@ class Identity(NamedTuple):
 
 
 def identities(environ: Mapping[str, str]) -> list[Identity]:
-    """Every launcher that this environment speaks of, in the order of the table."""
+    """The identity of a process under each launcher whose variables it has, in the order of the table."""
     found = []
     for row in LAUNCHERS:
         identity = _identity(row, environ)
@@ -236,19 +236,19 @@ def _value(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int:
     value = _value(environ, names).strip()
-    # A million ranks and more is somebody's mistake, and would cost us seconds to list as missing.
+    # A million ranks or more are a mistake, and would take seconds to list as missing.
     return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else -1
 
 
 def launcher_of(command: tuple[str, ...], name: str = "") -> Launcher | None:
-    """The launcher whose own process this is, by its command line or the kernel's name for it."""
+    """The launcher that a process belongs to as one of its own, by its command line or its name in the kernel."""
     for program in program_names(command):
         if program in _PROGRAMS:
             return _PROGRAMS[program]
     return _NAMES.get(name)
 
 
-AGENT = "import sys,posix;sys.path="  # how the text begins that `hosts.bootstrap` gives to a Python
+AGENT = "import sys,posix;sys.path="  # the start of the code that `hosts.bootstrap` passes to Python
 
 
 def is_wrapper(command: tuple[str, ...]) -> bool:
@@ -257,12 +257,12 @@ def is_wrapper(command: tuple[str, ...]) -> bool:
 
 
 def is_helper(command: tuple[str, ...]) -> bool:
-    """Whether a command line is one that Python or torch gives to a rank's helper."""
+    """Whether a command line is that of a helper which Python or torch starts for a rank."""
     return any(mark in word for word in command for mark in _HELPERS)
 
 
 def is_agent(command: tuple[str, ...]) -> bool:
-    """Whether it is an agent of ours: a launcher may have started it as it starts ranks."""
+    """Whether it is an agent of breakranks, which a launcher may start as it starts ranks."""
     return any(word.startswith(AGENT) for word in command)
 
 
@@ -272,7 +272,7 @@ def is_spawned(command: tuple[str, ...]) -> bool:
 
 
 def program_names(command: tuple[str, ...]) -> tuple[str, ...]:
-    """What a command line runs, under each name that a table may know it by.
+    """The names of the program that a command line runs, as a table may list it.
 
     >>> program_names(("/usr/bin/python3", "-u", "-m", "torch.distributed.run", "train.py"))
     ('torch.distributed.run', 'torch.distributed.run train.py')
@@ -286,7 +286,7 @@ def program_names(command: tuple[str, ...]) -> tuple[str, ...]:
     if name.startswith(("python", "pypy")):
         rest, name = _python_program(words[1:])
     else:
-        # A process that wrote its own title has it in one word: "slurmstepd: [12.0]".
+        # A process that set its own title has it in one word: "slurmstepd: [12.0]".
         rest, name = words[1:], name.split(":")[0].split(" ")[0]
     if not name:
         return ()
@@ -294,7 +294,7 @@ def program_names(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _python_program(words: list[str]) -> tuple[list[str], str]:
-    """The words after the program that an interpreter runs, and the program: a module or a script."""
+    """The words after the program that an interpreter runs, and the program itself: a module or a script."""
     while words:
         word = words.pop(0)
         if word == "-m" and words:

@@ -1,7 +1,7 @@
-"""The jobs of this machine: who is which rank, of what, and who is missing.
+"""The jobs of this machine: their ranks, the processes of these, and missing ranks.
 
-Pure over a :class:`~breakranks.observe.process_table.ProcessTable`; only ``stack_of``, which the caller gives, touches
-a process, and only for those that ``torch.multiprocessing.spawn`` may have started.
+Everything is computed from a :class:`~breakranks.observe.process_table.ProcessTable`. Only ``stack_of``, a function of
+the caller, inspects a process, and only those that ``torch.multiprocessing.spawn`` may have started.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Iterable, Sequence
 from breakranks.jobs.expected_ranks import LauncherMembers, expected_here, missing_ranks, zombie_ranks
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs, StackOf
 from breakranks.jobs.launchers import Launcher
-from breakranks.jobs.rank_environment import Identities, RankCandidate, candidates, same_program
+from breakranks.jobs.rank_processes import Identities, RankCandidate, candidates, same_program
 from breakranks.jobs.unnumbered_jobs import ray_jobs, spawn_jobs
 from breakranks.jobs.unreadable_processes import container_problem, pids_text, refused_problems
 from breakranks.jobs.waiting_launchers import starting_jobs
 from breakranks.log import Log, milliseconds
-from breakranks.observe.process_table import ProcessEntry, ProcessTable, redact
+from breakranks.observe.process_table import ProcessEntry, ProcessTable
+from breakranks.observe.redaction import redact
 from breakranks.snapshot.model import Job, Problem
 
 _log = Log("jobs")
-# Launchers that people also use to start one program a node, which then spawns a rank a device.
+# Launchers that may also start one program per node, which then spawns one rank per device.
 _MAY_SPAWN = ("slurm", "mpirun", "mpich", "python")
 
 
 class _Group:
-    """Candidates that share a world, while it is put together."""
+    """Candidates that share a world, while the job is assembled."""
 
     def __init__(self, world_key: tuple[object, ...]) -> None:
         self.world_key = world_key
@@ -35,7 +36,7 @@ class _Group:
 
 
 def find_jobs(table: ProcessTable, *, stack_of: StackOf | None = None) -> LocalJobs:
-    """Every job that has ranks on this machine, and launchers that have not started theirs yet."""
+    """Find every job that has ranks on this machine, and launchers that have not started their ranks yet."""
     began = time.monotonic()
     known = Identities(table)
     groups, left_over = _group(table, candidates(table, known))
@@ -57,16 +58,17 @@ def find_jobs(table: ProcessTable, *, stack_of: StackOf | None = None) -> LocalJ
     problems += refused_problems(table)
     found.sort(key=lambda job: (job.job.started, job.job.key))
     everything = LocalJobs(tuple(_unique_keys(found)), tuple(problems))
-    _tell(everything, len(table.entries), began)
+    _log_jobs(everything, len(table.entries), began)
     return everything
 
 
-def _tell(found: LocalJobs, processes: int, began: float) -> None:
+def _log_jobs(found: LocalJobs, processes: int, began: float) -> None:
     _log.info("looked for jobs", processes=processes, jobs=len(found.jobs), ms=milliseconds(began))
-    for one in found.jobs:
-        pids = ",".join(str(rank.pid) for rank in one.ranks)
-        gone = ",".join(missing.ranks for missing in one.missing) or None
-        _log.info("job", name=one.job.key, launcher=one.job.launcher, world=one.job.world_size, pids=pids, missing=gone)
+    for part in found.jobs:
+        job = part.job
+        pids = ",".join(str(rank.pid) for rank in part.ranks)
+        gone = ",".join(missing.ranks for missing in part.missing) or None
+        _log.info("job", name=job.key, launcher=job.launcher, world=job.world_size, pids=pids, missing=gone)
     for problem in found.problems:
         _log.info("not seen", why=problem.what)
 
@@ -75,11 +77,11 @@ def _tell(found: LocalJobs, processes: int, began: float) -> None:
 
 
 def _group(table: ProcessTable, found: Sequence[RankCandidate]) -> tuple[list[_Group], list[list[RankCandidate]]]:
-    """Groups of one world each, and the orphans of worlds that have no rank left."""
+    """Return groups of one world each, and the orphans of worlds without a living rank."""
     groups: list[_Group] = []
     orphans: list[RankCandidate] = [candidate for candidate in found if candidate.helper]
     ranks = [candidate for candidate in found if not candidate.helper]
-    # Those with a living launcher first: whoever claims the same rank without one is left over.
+    # Units with a living launcher come first: a process without one that has the same rank is left over.
     for unit in sorted(_units(ranks), key=lambda unit: not unit[0].launcher):
         key = _world_key(table, unit[0])
         rivals = [group for group in groups if group.world_key == key]
@@ -107,7 +109,7 @@ def _group(table: ProcessTable, found: Sequence[RankCandidate]) -> tuple[list[_G
 
 
 def _units(ranks: Iterable[RankCandidate]) -> list[list[RankCandidate]]:
-    """What one launcher process started belongs together; one that nobody launched stands alone."""
+    """Group the ranks by launcher process and job. A rank without a launcher is a unit of its own."""
     by_launcher: dict[int, list[RankCandidate]] = {}
     alone: list[list[RankCandidate]] = []
     for candidate in ranks:
@@ -133,15 +135,18 @@ def _world_key(table: ProcessTable, candidate: RankCandidate) -> tuple[object, .
     values = []
     for name, value in identity.job:
         if value in ("localhost", "::1") or value.startswith("127."):
-            # Loopback means this machine, or this container: the same address in two is two places.
+            # Loopback means this machine or this container: the same address in two containers is two places.
             value = "loopback " + table.namespace(candidate.entry.pid, "net")
         values.append((name, value))
     return (*values, identity.world)
 
 
 def _is_left_over(candidate: RankCandidate, group: _Group) -> bool:
-    """Whether a process without a launcher is a dead rank's helper: the launcher of its node lives, so it
-    would be below it; or ranks lead their own sessions, and this one does not."""
+    """Whether a process without a launcher is a helper of a dead rank.
+
+    It is one if the launcher of its node is alive, since a rank would be a descendant of it, or if ranks lead their own
+    sessions and this process does not.
+    """
     identity, entry = candidate.identity, candidate.entry
     for rank in group.ranks.values():
         if rank.launcher and (identity.node < 0 or rank.identity.node == identity.node):
@@ -150,7 +155,7 @@ def _is_left_over(candidate: RankCandidate, group: _Group) -> bool:
 
 
 def _numbered(table: ProcessTable, unit: list[RankCandidate]) -> dict[int, RankCandidate]:
-    """The ranks of one launcher by number; the oldest of several that claim the same one."""
+    """The ranks of one launcher by number. Of several processes with the same number, the oldest."""
     members: dict[int, RankCandidate] = {}
     if not unit[0].identity.row.rank:
         return _numbered_by_node(table, unit)
@@ -160,23 +165,23 @@ def _numbered(table: ProcessTable, unit: list[RankCandidate]) -> dict[int, RankC
 
 
 def _numbered_by_node(table: ProcessTable, unit: list[RankCandidate]) -> dict[int, RankCandidate]:
-    """Lightning: a child knows its local rank and its node, and local rank 0 is the parent of them all."""
+    """Lightning: a child has its local rank and its node in the environment, and local rank 0 is the parent of all."""
     parent = table.get(unit[0].launcher)
     first = unit[0]
     others = [c for c in unit if c.identity.local_rank > 0]
     if parent is not None and others:
         command = table.command(others[0].entry.pid)
-        # A child with local rank 0 is a rank only if somebody's own program started them all alike;
-        # else it is a helper that the parent started after it had set its own variables.
+        # A child with local rank 0 is a rank only if a user's own program started all ranks alike. Otherwise it is a
+        # helper that the parent started after it had set its own variables.
         if not same_program(command, table.command(parent.pid)):
             others = unit
         else:
-            # The parent's own parent is what started the job; it says nothing of who should be here.
+            # The parent of the parent started the job. It does not tell which ranks should be here.
             first = RankCandidate(
                 entry=parent, identity=unit[0].identity._replace(local_rank=0), mother=parent.ppid, launcher=parent.pid
             )
             others = [first, *others]
-    # Nothing says how many ranks a node has: as many as are seen, or the next number that fits the world.
+    # The number of ranks per node is not recorded: take the number seen, or the next one that divides the world.
     seen = max(c.identity.local_rank for c in others or unit) + 1
     world = unit[0].identity.world
     per_node = next((count for count in range(seen, world + 1) if world % count == 0), seen)
@@ -189,7 +194,7 @@ def _numbered_by_node(table: ProcessTable, unit: list[RankCandidate]) -> dict[in
 
 
 def _innermost(table: ProcessTable, groups: list[_Group]) -> list[_Group]:
-    """Leaves out jobs whose every rank only runs another launcher: srun → python → torchrun → ranks."""
+    """Drop jobs whose ranks all only run another launcher: srun → python → torchrun → ranks."""
     above: dict[int, set[int]] = {}
     for number, group in enumerate(groups):
         above[number] = {ancestor.pid for rank in group.ranks.values() for ancestor in table.ancestors(rank.entry.pid)}
@@ -235,8 +240,11 @@ def _job(table: ProcessTable, known: Identities, group: _Group) -> FoundJob:
 
 
 def _named_by(known: Identities, launcher: ProcessEntry | None, row: Launcher) -> Launcher:
-    """The row that names the job. Rows that use the same variables (torchrun, accelerate, deepspeed) are
-    told apart by the launcher itself where it is alive: a variable may linger in somebody's shell."""
+    """The row that names the job.
+
+    Rows with the same variables (torchrun, accelerate, deepspeed) are distinguished by the launcher process, if it is
+    alive: the variables may be left over from a user's shell.
+    """
     seen = known.launcher(launcher) if launcher is not None else None
     return seen if seen is not None and seen.rank == row.rank and seen.rank else row
 
@@ -250,7 +258,7 @@ def _key(row: Launcher, first: RankCandidate, launcher: ProcessEntry | None) -> 
 
 
 def _unique_keys(found: Sequence[FoundJob]) -> list[FoundJob]:
-    """Two jobs may share a port (one each in two containers, or one is a leftover): add a pid."""
+    """Add a pid to keys that are not unique: two jobs may share a port, in two containers or if one is left over."""
     counts: dict[str, int] = {}
     for job in found:
         counts[job.job.key] = counts.get(job.job.key, 0) + 1
@@ -282,5 +290,5 @@ def _left_over(table: ProcessTable, orphans: Sequence[RankCandidate]) -> Problem
     return Problem(
         f"pid {pids_text(pids)} {'are helpers' if many else 'is a helper'} of rank {identity.rank} of a "
         f"{identity.row.name} job that has ended; {'they' if many else 'it'} may still hold memory or ports",
-        f"If nobody needs {'them' if many else 'it'}: kill {' '.join(map(str, pids[:8]))}",
+        f"If {'they are' if many else 'it is'} not needed: kill {' '.join(map(str, pids[:8]))}",
     )

@@ -1,16 +1,15 @@
-"""The jobs of many hosts: the same job on several is one.
+"""The jobs of many hosts: the parts of one job on several hosts, merged.
 
-Each host finds its own (:mod:`breakranks.jobs.local_jobs`); here they are put together by the names that their launcher
-gave them, or, where it gave none, by what they run and the ranks that they have.
+Each host finds its own part (:mod:`breakranks.jobs.local_jobs`). The parts are matched by the ids that their launcher
+gave them, or, without ids, by their command and their ranks.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
-
-from msgspec.structs import replace
 
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.rankset import RankSet
@@ -20,19 +19,19 @@ from breakranks.snapshot.unseen_ranks import missing_of
 
 _ADDRESSES = ("MASTER_ADDR", "MS_SCHED_HOST")
 _LOOPBACK = "loopback"
-# Options that tell the hosts of one launch apart.
+# Options that differ between the hosts of one launch.
 _NODE = re.compile(r"--(?:node[-_]rank|machine[-_]rank|local[-_]addr|proxy-id)(?:=|\s+)\S+")
-# The daemons by which a launcher starts ranks on other hosts: their command lines are nobody's.
+# The daemons by which a launcher starts ranks on other hosts. Their command lines do not identify the job.
 _DAEMONS = re.compile(r"(?:^|/)(?:orted|prted|prte|hydra_pmi_proxy|hydra_bstrap_proxy|slurmstepd)\b")
 _CONTROL = re.compile(r"--control-port(?:=|\s+)(\S+)")
-# Seconds: where nothing but the ranks' numbers says that two parts are one job.
+# Between the starts of two parts of one job, if only the numbers of the ranks identify it.
 _STARTED_TOGETHER_SECONDS = 600.0
 
 
 class ClusterJob(NamedTuple):
-    """A job over all its hosts. ``parts`` is what each host found of it, ``places`` the host of each rank.
+    """A job over all its hosts. ``parts`` are what each host found, ``places`` the host of each rank.
 
-    Of a job with ids a host may have a part without ranks: its launcher waits there.
+    A host may have a part without ranks, where a launcher is waiting.
     """
 
     job: Job
@@ -46,22 +45,22 @@ class ClusterJob(NamedTuple):
 
 
 def join(found: Mapping[str, LocalJobs], *, hosts: Sequence[Host] = ()) -> tuple[ClusterJob, ...]:
-    """Every job of these hosts, oldest first. ``hosts`` adds the clocks, and those that could not be seen."""
+    """Return every job of these hosts, oldest first. ``hosts`` has their clocks, and unreachable hosts."""
     clocks = {host.name: host.clock for host in hosts}
     names = {address: host.name for host in hosts for address in (host.name, *host.addresses)}
-    parts = [_Part(host, job, clocks.get(host, 0.0), names) for host, one in found.items() for job in one.jobs]
+    parts = [_Part(host, job, clocks.get(host, 0.0), names) for host, local in found.items() for job in local.jobs]
     worlds: dict[object, list[_World]] = {}
     for part in sorted(parts, key=lambda part: not part.claims):  # launchers without ranks join those that have some
         _place(part, worlds.setdefault(part.bucket, []))
-    every = _with_waiting([world for some in worlds.values() for world in some])
-    jobs = [_job(world, hosts) for world in every]
-    jobs.sort(key=lambda one: (one.job.started, one.job.key))
+    merged = _with_waiting([world for some in worlds.values() for world in some])
+    jobs = [_job(world, hosts) for world in merged]
+    jobs.sort(key=lambda job: (job.job.started, job.job.key))
     return tuple(_unique_keys(jobs))
 
 
 def problems(found: Mapping[str, LocalJobs]) -> tuple[Problem, ...]:
-    """What could not be seen, and on which hosts."""
-    return of_hosts({host: one.problems for host, one in found.items()})
+    """The problems of all hosts, each with its hosts."""
+    return of_hosts({host: local.problems for host, local in found.items()})
 
 
 class _Part:
@@ -71,27 +70,27 @@ class _Part:
         self.host = host
         self.found = found
         self.started = found.job.started - clock if found.job.started else 0.0
-        exited = [RankSet.parse(one.ranks) for one in found.missing if one.reason == "exited"]
+        exited = [RankSet.parse(missing.ranks) for missing in found.missing if missing.reason == "exited"]
         self.claims = RankSet(rank.rank for rank in found.ranks)
         for ranks in exited:
             self.claims |= ranks
         address = next((found.job.ids[name] for name in _ADDRESSES if name in found.job.ids), "")
         if address in ("localhost", "::1") or address.startswith("127."):
             address = _LOOPBACK
-        # One may have been told a name, and another the number.
+        # One host may have the name of the master, another its address.
         self.address = names.get(address) or names.get(address.split(".")[0]) or address
         self.command = command_key(found.job.command)
 
     @property
     def bucket(self) -> object:
-        """What all parts of one job have in common."""
+        """The key that all parts of one job share."""
         job = self.found.job
         named = tuple(sorted((name, value) for name, value in job.ids.items() if name not in _ADDRESSES))
         return (named or job.launcher, job.world_size, bool(job.ids))
 
 
 class _World:
-    """Parts that are one job, while it is put together."""
+    """The parts of one job, while it is assembled."""
 
     def __init__(self, part: _Part) -> None:
         self.parts = {part.host: part}
@@ -118,7 +117,7 @@ class _World:
 
 
 def command_key(command: Iterable[str]) -> str:
-    """What the command lines of one launch have in common on all hosts; ``""``: nothing that tells.
+    """What the command lines of one launch share on all hosts; empty if they do not identify the launch.
 
     >>> command_key(("torchrun", "--node-rank=1", "--nnodes", "2", "train.py"))
     'torchrun --nnodes 2 train.py'
@@ -139,7 +138,7 @@ def _place(part: _Part, worlds: list[_World]) -> None:
 
 
 def _with_waiting(worlds: list[_World]) -> list[_World]:
-    """Launchers that have no ranks yet, or no more, put with the job of the same command on other hosts."""
+    """Merge launchers without ranks into the job with the same command on other hosts."""
     kept = [world for world in worlds if world.claims]
     homes: dict[object, list[_World]] = {}
     for world in kept:
@@ -169,25 +168,25 @@ def _job(world: _World, hosts: Sequence[Host]) -> ClusterJob:
         started=min(started, default=0.0),
     )
     ranks = sorted(rank for part in parts for rank in part.found.ranks)
-    told = [(part.host, part.found.missing) for part in parts]
+    missing = [(part.host, part.found.missing) for part in parts]
     seen = RankSet(rank.rank for rank in ranks)
     return ClusterJob(
         job=job,
         parts={part.host: part.found for part in parts},
         ranks=tuple(ranks),
-        missing=missing_of(told, seen, job.world_size, hosts),
+        missing=missing_of(missing, seen, job.world_size, hosts),
         places={rank.rank: part.host for part in parts for rank in part.found.ranks},
     )
 
 
 def _unique_keys(jobs: list[ClusterJob]) -> list[ClusterJob]:
-    """Two hosts may have a job of the same name each (the same port, the same pid): add the host."""
+    """Add the host to keys that are not unique: two hosts may have jobs with the same port or the same pid."""
     counts: dict[str, int] = {}
-    for one in jobs:
-        counts[one.job.key] = counts.get(one.job.key, 0) + 1
+    for job in jobs:
+        counts[job.job.key] = counts.get(job.job.key, 0) + 1
     return [
-        one._replace(job=replace(one.job, key=f"{one.job.key}-{next(iter(one.parts))}"))
-        if counts[one.job.key] > 1
-        else one
-        for one in jobs
+        job._replace(job=replace(job.job, key=f"{job.job.key}-{next(iter(job.parts))}"))
+        if counts[job.job.key] > 1
+        else job
+        for job in jobs
     ]

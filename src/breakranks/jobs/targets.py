@@ -1,4 +1,4 @@
-"""Where a job is: the target grammar, and which of the jobs there a command is about."""
+"""Targets: the grammar, and the selection of one job."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from breakranks.errors import ManyJobsError, NoJobError, ProcessError, UsageErro
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.jobs.local_jobs import find_jobs
 from breakranks.jobs.unreadable_processes import user_name
-from breakranks.observe.process_table import ProcessEntry, ProcessTable, redact
+from breakranks.observe.process_table import ProcessEntry, ProcessTable
+from breakranks.observe.redaction import redact
 from breakranks.rankset import RankSet
-from breakranks.snapshot.command_line import command_line
 from breakranks.snapshot.model import Job
+from breakranks.snapshot.process_command import command_line
 
 EXAMPLES = (
     "A target is: local (the default), pid:4242,4243, a snapshot file such as hang.brk, "
     "a folder of flight recorder dumps, or hosts: ssh:n[1-4], pdsh:n[1-4], slurm:2180718, mpi:hostfile, "
     "exec:docker exec -i {host}@c1,c2"
 )
-# scheme: how to write it, where what follows the colon is wrong
+# The help for each scheme, if the text after its colon is invalid.
 _HOSTS = {
-    "ssh": "For example: ssh:n1,n2 or ssh:node-[5,8] or ssh:ann@n[1-4] or, for a group of ClusterShell's, ssh:@rack1",
-    "pdsh": "For example: pdsh:n[1-4], or pdsh: alone for the hosts that pdsh itself has been told (WCOLL)",
-    "slurm": "For example: slurm:2180718, or one step of it: slurm:2180718.0; slurm: alone lists your running jobs",
-    "mpi": "For example: mpi:hostfile, the file that mpirun was given (a host a line)",
+    "ssh": "For example: ssh:n1,n2 or ssh:node-[5,8] or ssh:ann@n[1-4] or, for a ClusterShell group, ssh:@rack1",
+    "pdsh": "For example: pdsh:n[1-4], or pdsh: alone for the hosts that pdsh itself is configured with (WCOLL)",
+    "slurm": "For example: slurm:2180718, or one step of it: slurm:2180718.0. slurm: alone lists your running jobs",
+    "mpi": "For example: mpi:hostfile, the host file of mpirun (one host per line)",
     "exec": (
         "For example: exec:docker exec -i {host}@c1,c2 or exec:kubectl exec -i {host} --@worker-[0-3] or, "
-        "if it gives the command to a shell, exec:ssh -J gate {host} {command}@n[1-4]"
+        "if it passes the command to a shell, exec:ssh -J gate {host} {command}@n[1-4]"
     ),
 }
 _COMMAND_CHARACTERS = 60
@@ -44,25 +45,25 @@ class Local(NamedTuple):
 
 
 class Pids(NamedTuple):
-    """These processes, in this order, whatever started them."""
+    """These processes, in this order, regardless of what started them."""
 
     pids: tuple[int, ...]
 
 
 class SnapshotFile(NamedTuple):
-    """What was seen another time, from a file."""
+    """A snapshot from a file."""
 
     path: str
 
 
 class DumpFolder(NamedTuple):
-    """What flight recorders wrote, a file a rank."""
+    """A folder of flight recorder dumps, one file per rank."""
 
     path: str
 
 
 class Hosts(NamedTuple):
-    """Hosts, and the way to them: ssh, pdsh, slurm, mpi or exec, which has a template of a command."""
+    """Hosts, and how to reach them: ssh, pdsh, slurm, mpi or exec, which has a command template."""
 
     scheme: str
     where: str
@@ -73,7 +74,7 @@ Target = Local | Pids | SnapshotFile | DumpFolder | Hosts
 
 
 def parse_target(text: str | None) -> Target:
-    """Read a target as a person types it; raises :class:`UsageError` with examples.
+    """Parse a target from the command line; raise :class:`UsageError` with examples if it is invalid.
 
     >>> parse_target("pid:12,13")
     Pids(pids=(12, 13))
@@ -82,8 +83,7 @@ def parse_target(text: str | None) -> Target:
         return Local()
     text = text.strip()
     scheme, colon, rest = text.partition(":")
-    # A file of that name wins over nothing: schemes are tried first, so that a stray file named
-    # "pid:12" cannot take the word's meaning away.
+    # Schemes are tried before files, so that a stray file named "pid:12" does not change the meaning.
     if colon and scheme == "pid":
         return Pids(_parse_pids(rest))
     if colon and scheme in _HOSTS:
@@ -100,9 +100,9 @@ def parse_target(text: str | None) -> Target:
 def _parse_hosts(scheme: str, rest: str) -> Hosts:
     help = _HOSTS[scheme]
     if _UNPRINTABLE.search(rest):
-        raise UsageError(f"{scheme}: has a line break or another control character in it", help)
+        raise UsageError(f"{scheme}: contains a line break or another control character", help)
     if not rest and scheme not in ("pdsh", "slurm"):
-        raise UsageError(f"{scheme}: of what?", help)
+        raise UsageError(f"{scheme}: has nothing after the colon", help)
     if scheme == "exec":
         return _parse_exec(rest)
     if scheme == "slurm" and rest and not _SLURM_JOB.fullmatch(rest):
@@ -111,7 +111,7 @@ def _parse_hosts(scheme: str, rest: str) -> Hosts:
 
 
 def _parse_exec(rest: str) -> Hosts:
-    """``TEMPLATE@hosts``. The last ``@`` parts them that is not itself the start of a group in the hosts."""
+    """Parse ``TEMPLATE@hosts``. They are separated by the last ``@`` that does not start a group in the hosts."""
     help = _HOSTS["exec"]
     at = rest.rfind("@")
     while at > 0 and rest[at - 1] in "@,!&^":
@@ -126,7 +126,7 @@ def _parse_exec(rest: str) -> Hosts:
     if not words or not words[0] or "{" in words[0]:
         raise UsageError(f"exec:{template[:80]} does not begin with a program", help)
     if "{command}" in template and "{host}" not in template:
-        raise UsageError(f"exec:{template[:80]} has {{command}} and no {{host}}", help)
+        raise UsageError(f"exec:{template[:80]} has {{command}} but no {{host}}", help)
     return Hosts("exec", where, template)
 
 
@@ -135,14 +135,14 @@ def _parse_pids(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         word = part.strip()
         if not (word.isascii() and word.isdigit()) or not 0 < int(word) <= 2**22:
-            raise UsageError(f"{word!r} is not a process id", "Write pids with commas: pid:4242,4243")
+            raise UsageError(f"{word!r} is not a process id", "Separate pids by commas: pid:4242,4243")
         if int(word) not in pids:
             pids.append(int(word))
     return tuple(pids)
 
 
 class SelectedRanks(Protocol):
-    """What can be chosen by its key: a job of this host, or of many."""
+    """A job that can be selected by its key: of this host, or of many."""
 
     @property
     def job(self) -> Job: ...
@@ -155,21 +155,21 @@ AnyJob = TypeVar("AnyJob", bound=SelectedRanks)
 
 
 def select(found: LocalJobs, key: str | None = None) -> FoundJob:
-    """The job that a command is about: the one that ``key`` names or starts, or the only one."""
+    """Return the job that has this key or a key with this prefix, or the only job; raise an error otherwise."""
     if not found.jobs:
-        wanted = f"no job {key!r}: there is " if key is not None else ""
+        wanted = f"no job {key!r}: " if key is not None else ""
         raise NoJobError(f"{wanted}no job on this machine", _no_job_help(found))
     return select_of(found.jobs, key)
 
 
 def select_of(jobs: Sequence[AnyJob], key: str | None, where: str = "here") -> AnyJob:
-    """The same, of jobs wherever they are; there must be one at least."""
+    """Return the selected job of one or more jobs, as ``select`` does. ``where`` is a word for messages."""
     if key is not None:
         return _select_by_key(jobs, key, where)
     if len(jobs) == 1:
         return jobs[0]
     raise ManyJobsError(
-        f"{len(jobs)} jobs are {where}; say which:\n" + jobs_text(jobs),
+        f"{len(jobs)} jobs {where}; select one:\n" + jobs_text(jobs),
         f"Add --job KEY, for example --job {jobs[-1].job.key}",
     )
 
@@ -184,15 +184,15 @@ def _select_by_key(jobs: Sequence[AnyJob], key: str, where: str) -> AnyJob:
             f"{len(fitting)} jobs start with {key!r}:\n" + jobs_text(fitting),
             f"Write more of the key, for example --job {fitting[-1].job.key}",
         )
-    raise NoJobError(f"no job {key!r} {where}; there is:\n" + jobs_text(jobs), "Give --job one of these keys.")
+    raise NoJobError(f"no job {key!r} {where}; found:\n" + jobs_text(jobs), "Pass one of these keys to --job.")
 
 
 def _no_job_help(found: LocalJobs) -> str:
     lines = [
-        "Looked for Python processes that torchrun, accelerate, deepspeed, Lightning, srun, mpirun, msrun, "
-        "Ray or torch.multiprocessing.spawn started, or that have RANK and WORLD_SIZE set.",
+        "breakranks finds Python processes started by torchrun, accelerate, deepspeed, Lightning, srun, mpirun, "
+        "msrun, Ray or torch.multiprocessing.spawn, and those that have RANK and WORLD_SIZE set.",
         "For any other Python processes, name them: breakranks why pid:4242,4243",
-        "A job in a container is seen from inside it, or from its host as root.",
+        "A job in a container is visible from inside it, or from its host as root.",
     ]
     for problem in found.problems:
         lines.append(f"Not seen: {problem.what}. {problem.remedy}".rstrip())
@@ -200,7 +200,7 @@ def _no_job_help(found: LocalJobs) -> str:
 
 
 def jobs_text(jobs: Sequence[SelectedRanks]) -> str:
-    """A line a job: key, launcher, world, ranks here, since, command."""
+    """One line per job: key, launcher, world, ranks here, start, command."""
     width = max((len(job.job.key) for job in jobs), default=0)
     lines = []
     for job in jobs:
@@ -215,13 +215,13 @@ def jobs_text(jobs: Sequence[SelectedRanks]) -> str:
 
 
 def job_of_pids(table: ProcessTable, pids: Sequence[int], *, found: LocalJobs | None = None) -> FoundJob:
-    """A job made of any Python processes.
+    """Make a job of any Python processes.
 
-    They keep their own ranks if all are ranks of one job that was found, and then that job's other ranks
-    are not counted as missing; else they are 0, 1, … in the order given.
+    If all are ranks of one found job, they keep their numbers, and the other ranks of that job do not count as missing.
+    Otherwise they are numbered 0, 1, … in the given order.
     """
     if not pids:
-        raise UsageError("no process was named", "Write pids with commas: pid:4242,4243")
+        raise UsageError("no process is named", "Separate pids by commas: pid:4242,4243")
     entries = [_checked(table, pid) for pid in pids]
     wanted = set(pids)
     for job in (found if found is not None else find_jobs(table)).jobs:
@@ -229,39 +229,40 @@ def job_of_pids(table: ProcessTable, pids: Sequence[int], *, found: LocalJobs | 
         if len(ranks) == len(wanted):
             return FoundJob(job.job, ranks)
     first = entries[0]
-    made = Job(
+    made_job = Job(
         key=f"pid-{first.pid}",
         launcher="python",
         world_size=len(entries),
         started=min(entry.started for entry in entries),
         command=redact(table.command(first.pid)),
     )
-    return FoundJob(made, tuple(FoundRank(rank, entry.pid) for rank, entry in enumerate(entries)))
+    ranks = tuple(FoundRank(rank, entry.pid) for rank, entry in enumerate(entries))
+    return FoundJob(made_job, ranks, of_pids=True)
 
 
 def _checked(table: ProcessTable, pid: int) -> ProcessEntry:
     entry = table.get(pid)
     if entry is None:
-        raise ProcessError(f"process {pid} is not there", "It has ended, or is in another container. See: ps -ef")
+        raise ProcessError(f"no process {pid}", "It has ended, or runs in another container. See: ps -ef")
     if entry.state in "ZX":
         raise ProcessError(
-            f"process {pid} ({entry.name}) has ended and only its entry is left (a zombie)",
-            f"Its parent, pid {entry.ppid}, has not asked how it ended; look at that one.",
+            f"process {pid} ({entry.name}) has exited and is not reaped yet (zombie)",
+            f"Its parent, pid {entry.ppid}, has not waited for it. Inspect the parent.",
         )
     if table.refused(pid):
         user = user_name(entry.uid)
         raise ProcessError(
-            f"process {pid} ({entry.name}) belongs to user {user} and is closed to us",
-            f"Run it as that user (sudo -u {user} breakranks …) or as root (sudo breakranks …).",
+            f"permission denied: process {pid} ({entry.name}) belongs to user {user}",
+            f"Run as that user (sudo -u {user} breakranks …) or as root (sudo breakranks …).",
         )
     if not table.is_python(entry, deep=True):
         raise ProcessError(
             f"process {pid} ({entry.name}) is not Python: {' '.join(redact(table.command(pid)))[:80]}",
-            _python_below(table, pid) or "Name the Python process that it runs; see: ps -ef --forest",
+            _python_below(table, pid) or "Name a Python process that it started. See: ps -ef --forest",
         )
     return entry
 
 
 def _python_below(table: ProcessTable, pid: int) -> str:
     below = [entry.pid for entry in table.descendants(pid) if table.is_python(entry)]
-    return f"It runs Python below it: pid:{','.join(map(str, below[:8]))}" if below else ""
+    return f"It has Python descendants: pid:{','.join(map(str, below[:8]))}" if below else ""

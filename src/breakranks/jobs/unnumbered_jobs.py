@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, StackOf
 from breakranks.jobs.launchers import RAY, SPAWN, is_agent, is_spawned, launcher_of
 from breakranks.jobs.unreadable_processes import pids_text
-from breakranks.observe.process_table import ProcessEntry, ProcessTable, redact
+from breakranks.observe.process_table import ProcessEntry, ProcessTable
+from breakranks.observe.redaction import redact
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Job, Missing, Problem
 
@@ -19,10 +20,10 @@ _DATA_WORKERS = ("pt_data_worker", "pt_data_pin")
 def spawn_jobs(
     table: ProcessTable, taken: Collection[int], stack_of: StackOf | None, suspects: Collection[int] = ()
 ) -> tuple[list[FoundJob], list[Problem]]:
-    """Jobs of ``torch.multiprocessing.spawn``, settled by the children's stacks where those can be read.
+    """Find jobs of ``torch.multiprocessing.spawn``, by the stacks of the children if those can be read.
 
-    ``taken`` are the ranks of other jobs: what those spawn is their own business. But the ``suspects``
-    among them may be no ranks at all: srun started one program a node, and that spawns the real ranks.
+    ``taken`` are the ranks of other jobs, whose children do not count. But the ``suspects`` among them may not be
+    ranks: srun may have started one program per node, which spawned the real ranks.
     """
     jobs: list[FoundJob] = []
     problems: list[Problem] = []
@@ -33,13 +34,13 @@ def spawn_jobs(
             numbers = dict(enumerate(child.pid for child in children))
             problems.append(
                 Problem(
-                    f"ranks of the job under pid {parent} are numbered by start time: nothing else tells",
-                    "Run breakranks so that it may read their stacks (as root, or with CAP_SYS_PTRACE).",
+                    f"ranks of the job under pid {parent} are numbered by start time: their stacks cannot be read",
+                    "Run breakranks as root or with CAP_SYS_PTRACE, so that it can read their stacks.",
                 )
             )
         if numbers:
-            told = _world(stack_of(parent)) if stack_of and not settled.refused else 0
-            jobs.append(_spawn_job(table, parent, numbers, max(told, max(numbers) + 1), settled.starting))
+            world = _world(stack_of(parent)) if stack_of and not settled.refused else 0
+            jobs.append(_spawn_job(table, parent, numbers, max(world, max(numbers) + 1), settled.starting))
     return jobs, problems
 
 
@@ -58,7 +59,7 @@ def _families(table: ProcessTable, taken: Collection[int], suspects: Collection[
         ]
         if children and not is_agent(table.command(parent.pid)):
             found[parent.pid] = children
-    # A rank may spawn data workers of its own: the family is the uppermost one.
+    # A rank may spawn data workers of its own. Only the topmost family counts.
     return {
         pid: children
         for pid, children in found.items()
@@ -71,13 +72,13 @@ def _may_be_rank(table: ProcessTable, child: ProcessEntry, *, forked: bool) -> b
         return False
     if not child.forked:
         return is_spawned(table.command(child.pid))
-    # start_processes(start_method="fork"), as notebooks do: worth a look only where torch is loaded. The
-    # parent's memory map is the children's too, and is read once for them all.
+    # start_processes(start_method="fork"), as in notebooks. Only programs that have loaded torch are inspected. The
+    # parent has the same memory map as its children, and is read once for all of them.
     return forked and table.maps(child.ppid, "/libtorch")
 
 
 class _Settled(NamedTuple):
-    """Pids by rank; children that have not come as far as to have one; whether stacks were refused."""
+    """Pids by rank, children that do not have a rank yet, and whether stacks could not be read."""
 
     numbers: dict[int, int]
     starting: list[int]
@@ -97,7 +98,7 @@ def _numbers(children: Sequence[ProcessEntry], stack_of: StackOf | None) -> _Set
         if number is not None:
             numbers.setdefault(number, child.pid)
         elif child.forked and not numbers:
-            return _Settled({}, [], False)  # a plain pool of workers: its other children are no ranks either
+            return _Settled({}, [], False)  # a plain pool of workers, which has no ranks
         else:
             starting.append(child.pid)
     return _Settled(numbers, starting, False)
@@ -111,7 +112,7 @@ def _wrapped_index(threads: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _world(threads: Sequence[Mapping[str, Any]] | None) -> int:
-    """How many processes the parent started: it knows those that have died since, too."""
+    """The number of processes that the parent started, including those that have ended since."""
     for frame in _frames(threads or ()):
         if _filename(frame).endswith("torch/multiprocessing/spawn.py"):
             count = _local(frame, "nprocs")
@@ -137,7 +138,7 @@ def _local(frame: Mapping[str, Any], name: str) -> int | None:
 
 
 def _looks_like_it(table: ProcessTable, parent: int, children: Sequence[ProcessEntry]) -> bool:
-    """Without a stack: spawned, not forked, more than one, at one go, by a program that uses torch."""
+    """Whether, without stacks, these look like ranks: several, spawned at once, by a program that uses torch."""
     starts = [child.started for child in children]
     return (
         len(children) > 1
@@ -154,10 +155,10 @@ def _spawn_job(
     gone = str(RankSet(range(world)) - RankSet(numbers))
     missing: tuple[Missing, ...] = ()
     if gone and starting:
-        detail = f"pid {pids_text(starting)} may be these: nothing in their stacks says so yet"
+        detail = f"pid {pids_text(starting)} may be these: their stacks do not contain the rank yet"
         missing = (Missing(gone, "absent", detail),)
     elif gone:
-        missing = (Missing(gone, "exited", f"its parent (pid {parent}) is here and it is not"),)
+        missing = (Missing(gone, "exited", f"the parent (pid {parent}) is still running"),)
     job = Job(
         key=f"{SPAWN.name}-{parent}",
         launcher=SPAWN.name,
@@ -170,10 +171,10 @@ def _spawn_job(
 
 
 def ray_jobs(table: ProcessTable) -> tuple[list[FoundJob], list[Problem]]:
-    """Ray actors at work, by class. Ray does not say which rank one is; they are numbered by start time."""
+    """Find Ray actors, by class. Ray does not publish their ranks, so they are numbered by start time."""
     actors: dict[tuple[int, str], list[ProcessEntry]] = {}
     for entry in table:
-        # A title is short in the kernel's name and whole in the command line.
+        # The kernel's name has only the start of the title; the command line has all of it.
         if not entry.name.startswith("ray::") or entry.name.startswith("ray::IDLE"):
             continue
         title = (table.command(entry.pid) or (entry.name,))[0]
@@ -197,7 +198,7 @@ def ray_jobs(table: ProcessTable) -> tuple[list[FoundJob], list[Problem]]:
         return [], []
     return jobs, [
         Problem(
-            "Ray does not say outside a worker which rank it is; its workers are numbered by start time",
-            "Set RANK and WORLD_SIZE in the actors' runtime_env to have them named.",
+            "Ray does not publish the rank of a worker; its workers are numbered by start time",
+            "Set RANK and WORLD_SIZE in the runtime_env of the actors.",
         )
     ]

@@ -1,4 +1,4 @@
-"""What could not be looked at, and what would help: other users' processes, containers."""
+"""Processes that cannot be inspected, and the remedies: those of other users, and in containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from breakranks.snapshot.model import Problem
 
 
 def refused_problems(table: ProcessTable) -> list[Problem]:
-    """A problem for each user whose Python processes are closed to us."""
+    """A problem for each user whose Python processes this user may not inspect."""
     by_user: dict[int, list[int]] = {}
     for entry in table:
         if entry.exe is None and not entry.kernel and entry.state not in "ZX" and _worth_telling(table, entry):
@@ -20,7 +20,7 @@ def refused_problems(table: ProcessTable) -> list[Problem]:
 
 
 def _worth_telling(table: ProcessTable, entry: ProcessEntry) -> bool:
-    # A system's own daemons are no ranks, and are there on every machine.
+    # System daemons, which every machine has, are not ranks.
     daemon = entry.ppid <= 1 and entry.session in (0, entry.pid)
     return not daemon and table.is_python(entry) and table.refused(entry.pid)
 
@@ -28,7 +28,7 @@ def _worth_telling(table: ProcessTable, entry: ProcessEntry) -> bool:
 def _refused(table: ProcessTable, uid: int, pids: list[int]) -> Problem:
     user = user_name(uid)
     many = "es" if len(pids) > 1 else ""
-    what = f"{len(pids)} Python process{many} of user {user} cannot be looked at (pid {pids_text(pids)})"
+    what = f"{len(pids)} Python process{many} of user {user} cannot be inspected (pid {pids_text(pids)})"
     container = table.container(pids[0])
     if container:
         return Problem(
@@ -38,36 +38,36 @@ def _refused(table: ProcessTable, uid: int, pids: list[int]) -> Problem:
     if os.geteuid() == 0:
         return Problem(
             what,
-            f"root lacks a capability here. Run it as that user (su {user} -c 'breakranks why'), or start "
+            f"root lacks a capability here. Run as that user (su {user} -c 'breakranks why'), or start "
             "the container with --cap-add=SYS_PTRACE.",
         )
     if uid == os.geteuid():
-        return Problem(what, "They are protected from their own user; run it as root: sudo breakranks why")
-    return Problem(what, f"Run it as that user (sudo -u {user} breakranks why) or as root: sudo breakranks why")
+        return Problem(what, "They are protected from their own user. Run as root: sudo breakranks why")
+    return Problem(what, f"Run as that user (sudo -u {user} breakranks why) or as root: sudo breakranks why")
 
 
 def container_problem(table: ProcessTable, pids: list[int]) -> Problem | None:
-    """A word about ranks that are in another pid namespace than we are; None when there are none."""
-    ours = table.namespace(table.own_pid or os.getpid())
-    inside = [pid for pid in pids if ours and table.namespace(pid) not in ("", ours)]
+    """A problem for ranks in another pid namespace than this process; None if there are none."""
+    own = table.namespace(table.own_pid or os.getpid())
+    inside = [pid for pid in pids if own and table.namespace(pid) not in ("", own)]
     if not inside:
         return None
     container = table.container(inside[0])
     enter = f"docker exec -it {container} breakranks why" if container else f"nsenter -t {inside[0]} -a breakranks why"
     return Problem(
         f"pid {pids_text(inside)}: in a container (another pid namespace), where paths and pids differ",
-        f"If their stacks cannot be read from here, look from inside: {enter}",
+        f"If their stacks cannot be read from here, run breakranks in the container: {enter}",
     )
 
 
 def pids_text(pids: list[int], limit: int = 8) -> str:
-    """Pids folded, and cut when there are many."""
+    """Pids, folded, and shortened if there are many."""
     shown = RankSet(pids[:limit])
     return f"{shown} and {len(pids) - limit} more" if len(pids) > limit else str(shown)
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or the number where no name is known (a container's user seen from outside)."""
+    """The name of a user, or the number if there is no name (a user of a container, seen from outside)."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Launchers that have started no rank: torchrun waits for the other hosts before it starts its own."""
+"""Launchers that have not started any rank: torchrun waits for the other hosts before it starts its own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Collection
 
 from breakranks.jobs.found_jobs import FoundJob
 from breakranks.jobs.launchers import launcher_of
-from breakranks.observe.process_table import ProcessEntry, ProcessTable, redact
+from breakranks.observe.process_table import ProcessEntry, ProcessTable
+from breakranks.observe.redaction import redact
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Job, Missing
 
-# Only these hold their ranks back; the others start them at once or are gone.
+# Only these wait before they start ranks. The others start them at once, or end.
 _WAITERS = ("torchrun", "accelerate")
 _NODE = re.compile(r"--(?:node[-_]rank|machine[-_]rank)(?:=|\s)\d+")
 _OPTIONS = {
@@ -22,9 +23,9 @@ _OPTIONS = {
 
 
 def starting_jobs(table: ProcessTable, ranks: Collection[int]) -> list[FoundJob]:
-    """A job without ranks for each launcher that has none below it."""
+    """Return a job without ranks for each launcher that has no ranks among its descendants."""
     busy = {ancestor.pid for pid in ranks for ancestor in table.ancestors(pid)}
-    # Two agents of one job on one machine, and the ranks of one have ended: that is no new job.
+    # One job may have two agents on one machine. If the ranks of one have ended, that is not a new job.
     known = {_without_node(table.command(pid)) for pid in busy}
     found = []
     for entry in table:
@@ -36,9 +37,8 @@ def starting_jobs(table: ProcessTable, ranks: Collection[int]) -> list[FoundJob]
         row = launcher_of(command, entry.name)
         assert row is not None
         world = world_size(command)
-        missing = (
-            Missing(str(RankSet.span(0, world)), "absent", "its launcher has started no rank yet", not_started=True),
-        )
+        detail = "the launcher has not started any rank yet"
+        missing = (Missing(str(RankSet.span(0, world)), "absent", detail, not_started=True),)
         job = Job(
             key=f"{row.name}-{entry.pid}",
             launcher=row.name,
@@ -66,7 +66,7 @@ def _without_node(command: tuple[str, ...]) -> str:
 
 
 def world_size(command: tuple[str, ...]) -> int:
-    """How many ranks a launcher's command line asks for, as far as it says so; 0: it does not.
+    """The number of ranks that the command line of a launcher asks for; 0 if it does not contain it.
 
     >>> world_size(("torchrun", "--nnodes=2", "--nproc-per-node", "4", "train.py"))
     8

@@ -1,64 +1,63 @@
-"""A folder of flight recorder dumps as a snapshot: ranks of which only their collectives are known."""
+"""A folder of flight recorder dumps as a snapshot, in which only the collectives of the ranks are known."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Iterable
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from breakranks import __version__
 from breakranks.errors import UsageError
 from breakranks.observe.recorder import dump_folder as dumps
-from breakranks.observe.recorder.dump_folder import Left, Read
+from breakranks.observe.recorder.dump_folder import DumpRead, DumpSkipped
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.snapshot.merge_recorders import RecorderMerger, rebuild
 from breakranks.snapshot.model import FORMAT_VERSION, Job, Missing, Problem, Process, Rank, Snapshot, StackTable
 
-_MANY = 8
-# Seconds. Clocks of hosts differ, and a rank may wait for long before the others come.
+_MAX_REASONS = 8
+# The clocks of hosts differ, and a rank may wait for a long time before the others reach the call.
 _CLOCK_SKEW_SECONDS = 3600.0
 
 
 def load(path: str) -> Snapshot:
-    """The dumps below ``path``. Files that are not dumps of this job are named in ``problems`` and left out."""
+    """Load the dumps below ``path``. Files that are not dumps of this job are left out, and named in ``problems``."""
     return together(path, dumps.read_all(dumps.files(path)))
 
 
-def together(path: str, answers: Iterable[Read | Left]) -> Snapshot:
-    """The same of files that were read."""
-    read: list[Read] = []
-    left: list[Left] = []
-    for one in answers:
-        if isinstance(one, Read):
-            read.append(one)
+def together(path: str, answers: Iterable[DumpRead | DumpSkipped]) -> Snapshot:
+    """Make a snapshot of files that were read."""
+    read: list[DumpRead] = []
+    left: list[DumpSkipped] = []
+    for answer in answers:
+        if isinstance(answer, DumpRead):
+            read.append(answer)
         else:
-            left.append(one)
-    kept, doubles = dumps.newest_of_each(read)
-    kept, strangers = _of_one_job(kept)
-    left += [*doubles, *strangers]
+            left.append(answer)
+    kept, duplicates = dumps.newest_of_each(read)
+    kept, foreign = _of_one_job(kept)
+    left += [*duplicates, *foreign]
     if not kept:
-        reasons = "\n".join(f"{one.file.path} {one.what}" for one in left[:_MANY])
-        remedy = next((one.remedy for one in left if one.remedy), "Name a folder that has the dumps of one job alone.")
+        reasons = "\n".join(f"{file.file.path} {file.what}" for file in left[:_MAX_REASONS])
+        remedy = next((file.remedy for file in left if file.remedy), "Name a folder with the dumps of only one job.")
         raise UsageError(f"no dump in {path} can be read:\n{reasons}", remedy)
     return _snapshot(path, kept, left)
 
 
-def _snapshot(path: str, kept: dict[int, Read], left: list[Left]) -> Snapshot:
+def _snapshot(path: str, kept: dict[int, DumpRead], left: list[DumpSkipped]) -> Snapshot:
     stacks = StackTable()
     joiner = RecorderMerger(stacks)
     recorders = {}
-    for rank, one in sorted(kept.items()):
-        recorder = joiner.add(one.recorder, one.operations, one.groups, one.frames, one.stacks)
-        recorders[rank] = replace(recorder, time=_written(one), source=one.file.path)
+    for rank, dump in sorted(kept.items()):
+        recorder = joiner.add(dump.recorder, dump.operations, dump.groups, dump.frames, dump.stacks)
+        recorders[rank] = replace(recorder, time=_written(dump), source=dump.file.path)
     world = RankSet(recorders) | (_world(next(iter(kept.values()))) or RankSet(range(max(recorders) + 1)))
     groups, recorders = rebuild(joiner.table.groups, recorders, world)
     missing = world - RankSet(recorders)
     return Snapshot(
         version=FORMAT_VERSION,
         made_by=f"breakranks {__version__}",
-        time=max((one.newest for one in recorders.values()), default=0.0) or time.time(),
+        time=max((recorder.newest for recorder in recorders.values()), default=0.0) or time.time(),
         job=Job(
             key="dumps",
             launcher="dumps",
@@ -71,82 +70,87 @@ def _snapshot(path: str, kept: dict[int, Read], left: list[Left]) -> Snapshot:
         ),
         frames=tuple(stacks.frames),
         stacks=tuple(stacks.stacks),
-        missing=(Missing(str(missing), "no-dump", f"no dump of it in {path}"),) if missing else (),
-        problems=(*_nameless(kept), *(one.problem() for one in left)),
+        missing=(Missing(str(missing), "no-dump", f"no dump in {path}"),) if missing else (),
+        problems=(*_nameless(kept), *(file.problem() for file in left)),
         groups=groups,
         operations=tuple(joiner.table.operations),
     )
 
 
-def _nameless(kept: dict[int, Read]) -> tuple[Problem, ...]:
-    """Calls of groups that old dumps do not name: they cannot be compared, and saying nothing would be a lie."""
-    ranks = RankSet(rank for rank, one in kept.items() if "nameless" in one.recorder.notes)
+def _nameless(kept: dict[int, DumpRead]) -> tuple[Problem, ...]:
+    """A problem for calls of groups that old dumps do not name, which therefore cannot be compared."""
+    ranks = RankSet(rank for rank, dump in kept.items() if "nameless" in dump.recorder.notes)
     if not ranks:
         return ()
     versions = sorted({kept[rank].recorder.version for rank in ranks})
     return (
         Problem(
-            f"dumps of version {', '.join(versions)} do not say who is in a group: of {ranks_text(ranks)} only the "
-            "calls of the world's group were read",
-            "A newer torch records it.",
+            f"dumps of version {', '.join(versions)} do not contain the members of a group: of {ranks_text(ranks)} "
+            "only the calls of the default group were read",
+            "Newer versions of torch record the members.",
         ),
     )
 
 
-def _written(one: Read) -> float:
-    """When the dump was made, if its file still tells: a copy is newer, and only makes waits look longer."""
-    return one.file.modified if one.file.modified >= one.recorder.newest else 0.0
+def _written(dump: DumpRead) -> float:
+    """When the dump was written, by its file. A copied file is newer, which only makes waits look longer."""
+    return dump.file.modified if dump.file.modified >= dump.recorder.newest else 0.0
 
 
-def _world(one: Read) -> RankSet | None:
-    """Everyone, by the group that torch makes first."""
-    for group in one.groups:
+def _world(dump: DumpRead) -> RankSet | None:
+    """All ranks, from the group that torch creates first."""
+    for group in dump.groups:
         if group.name == "0" and group.ranks:
             return RankSet.parse(group.ranks)
     return None
 
 
-def _of_one_job(kept: dict[int, Read]) -> tuple[dict[int, Read], list[Left]]:
-    """Leave out what is of another job than most: another world, or a past that cannot be this job's."""
-    worlds = Counter(world for one in kept.values() if (world := _world(one)) is not None)
+def _of_one_job(kept: dict[int, DumpRead]) -> tuple[dict[int, DumpRead], list[DumpSkipped]]:
+    """Leave out dumps of another job than most: those with another world, or that are too old for this job."""
+    worlds = Counter(world for dump in kept.values() if (world := _world(dump)) is not None)
     left = []
     if len(worlds) > 1:
-        world = max(worlds, key=lambda one: (worlds[one], max(_newest(kept, one))))
-        for rank, one in tuple(kept.items()):
-            other = _world(one)
+        world = max(worlds, key=lambda ranks: (worlds[ranks], max(_newest(kept, ranks))))
+        for rank, dump in tuple(kept.items()):
+            other = _world(dump)
             if other is not None and other != world:
-                left.append(Left(one.file, f"is of another job: its world is ranks {other}, the others' {world}"))
+                left.append(
+                    DumpSkipped(dump.file, f"is from another job: its world is ranks {other}, the others' {world}")
+                )
                 del kept[rank]
-    names = Counter((group.name, group.description) for one in kept.values() for group in one.groups)
-    for rank, one in tuple(kept.items()):
-        for group in one.groups:
+    names = Counter((group.name, group.description) for dump in kept.values() for group in dump.groups)
+    for rank, dump in tuple(kept.items()):
+        for group in dump.groups:
             common = [(count, pair) for pair, count in names.items() if pair[0] == group.name]
             count, pair = max(common)
             if pair[1] != group.description and count > names[group.name, group.description]:
                 left.append(
-                    Left(one.file, f"is of another job: its group {group.name} is {group.description}, not {pair[1]}")
+                    DumpSkipped(
+                        dump.file, f"is from another job: its group {group.name} is {group.description}, not {pair[1]}"
+                    )
                 )
                 del kept[rank]
                 break
     for rank in _left_over(kept):
-        left.append(Left(kept.pop(rank).file, "is left over from an earlier run: it counts as far, hours before"))
+        what = "is left over from an earlier run: it has the same call numbers, hours earlier"
+        left.append(DumpSkipped(kept.pop(rank).file, what))
     return kept, left
 
 
-def _newest(kept: dict[int, Read], world: RankSet) -> list[float]:
-    return [one.recorder.newest for one in kept.values() if _world(one) == world]
+def _newest(kept: dict[int, DumpRead], world: RankSet) -> list[float]:
+    return [dump.recorder.newest for dump in kept.values() if _world(dump) == world]
 
 
-def _left_over(kept: dict[int, Read]) -> list[int]:
-    """Ranks whose newest call came long before the newest rank's oldest, and yet has a higher number."""
+def _left_over(kept: dict[int, DumpRead]) -> list[int]:
+    """Ranks whose newest call is much older than the oldest call of the newest rank, but has a higher number."""
     if len(kept) < 2:
         return []
-    newest = max(kept.values(), key=lambda one: one.recorder.newest)
+    newest = max(kept.values(), key=lambda dump: dump.recorder.newest)
     reference = {newest.groups[track.group].name: track for track in newest.recorder.tracks}
     found = []
-    for rank, one in kept.items():
-        for track in one.recorder.tracks:
-            other = reference.get(one.groups[track.group].name)
+    for rank, dump in kept.items():
+        for track in dump.recorder.tracks:
+            other = reference.get(dump.groups[track.group].name)
             if other is None or track.last is None or not track.last.created or not other.since:
                 continue
             if track.last.created + _CLOCK_SKEW_SECONDS < other.since and track.reached >= other.first:

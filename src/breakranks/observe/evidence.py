@@ -1,12 +1,11 @@
-"""From what each source said of a process to one typed value: the kernel's threads, Python's, the C frames."""
+"""Join the evidence of a process from each source into one typed value: kernel threads, Python threads, C frames."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
-
-from msgspec.structs import replace
 
 from breakranks.observe import process_state, pyspy_parse
 from breakranks.observe.native_frames import NativeStacks
@@ -17,7 +16,7 @@ from breakranks.snapshot.model import Call, FileLock, Frame, OpenFile, Problem, 
 
 
 class ProcessEvidence(NamedTuple):
-    """One process at one moment, raw."""
+    """The raw evidence of one process at one moment."""
 
     time: float
     state: process_state.ProcessState
@@ -28,29 +27,30 @@ class ProcessEvidence(NamedTuple):
 
 
 def sample_of(seen: ProcessEvidence, table: StackTable) -> Sample:
-    """Join the three sources by thread id: the kernel's threads, Python's, and the native stacks."""
+    """Join kernel threads, Python threads and native stacks by thread id."""
     python = {thread.tid: thread for thread in seen.python.threads} if seen.python else {}
     native = {thread.tid: thread for thread in seen.native.threads} if seen.native else {}
     threads = []
-    for one in seen.state.threads:
-        known = python.get(one.tid)
-        deep = native.get(one.tid)
+    for kernel_thread in seen.state.threads:
+        known = python.get(kernel_thread.tid)
+        deep = native.get(kernel_thread.tid)
         frames = known.frames if known is not None else ()
         merged = deep.frames if deep is not None and _agree(frames, deep.frames) else ()
         threads.append(
             Thread(
-                tid=one.tid,
-                name=(known.name if known is not None else "") or one.name,
+                tid=kernel_thread.tid,
+                name=(known.name if known is not None else "") or kernel_thread.name,
                 stack=table.add(frames),
                 native=table.add(merged),
-                state=one.state,
+                state=kernel_thread.state,
                 python=known is not None,
                 gil=(known is not None and known.gil) or (deep is not None and deep.gil),
-                call=_call(one, known),
-                # Waiting counts: on a machine with more work than CPUs an endless loop runs a fifth of the time.
-                ran=one.ran + one.waited,
-                switches=one.switches,
-                idle=one.idle,
+                call=_call(kernel_thread, known),
+                # The time ready to run counts as well: on an overloaded machine an endless loop may have a CPU for only
+                # a fifth of the time.
+                ran=kernel_thread.ran + kernel_thread.waited,
+                switches=kernel_thread.switches,
+                idle=kernel_thread.idle,
                 hints=known.hints if known is not None else {},
             )
         )
@@ -66,16 +66,18 @@ def sample_of(seen: ProcessEvidence, table: StackTable) -> Sample:
     )
 
 
-def _call(one: process_state.ThreadState, known: pyspy_parse.PythonThread | None) -> Call | None:
-    """The call that a thread is in. It was read before the stack: a sleep may have ended in between."""
-    if one.call is not None and one.call.is_sleep and known is not None and known.running:
+def _call(kernel_thread: process_state.ThreadState, known: pyspy_parse.PythonThread | None) -> Call | None:
+    """The call that a thread is in. A sleep may have ended between the reading of the call and of the stack."""
+    if kernel_thread.call is not None and kernel_thread.call.is_sleep and known is not None and known.running:
         return None
-    return one.call
+    return kernel_thread.call
 
 
 def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:
-    """Whether a native stack, taken a moment later, is still of the same calls. Lines may have moved on, and the
-    innermost calls of a thread that runs may have come or gone."""
+    """Whether a native stack, read a moment later, still has the same calls.
+
+    Lines may differ, and in a running thread the innermost calls may have begun or returned since.
+    """
     before = [(frame.function, frame.file) for frame in python]
     later = [(frame.function, frame.file) for frame in merged if not frame.native]
     shared = min(len(before), len(later))
@@ -83,22 +85,22 @@ def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:
 
 
 def problems_of(seen: list[ProcessEvidence]) -> Iterator[Problem]:
-    """Why the newest sample lacks a stack, if it does."""
+    """Why the newest sample has no stack, if it has none."""
     if not seen:
         return
     last = seen[-1]
     if last.python is not None and last.python.problem is not None:
         yield last.python.problem
-    for one in seen:
-        if one.native is not None and one.native.problem is not None:
-            yield one.native.problem
+    for evidence in seen:
+        if evidence.native is not None and evidence.native.problem is not None:
+            yield evidence.native.problem
 
 
 def lasting_state(seen: list[ProcessEvidence]) -> str:
-    """The newest state; but "traced" only if it was so each time: a profiler may just have looked."""
-    states = [one.state.state for one in seen]
+    """The newest state, but "traced" only if all samples have it: a profiler may trace the process for an instant."""
+    states = [evidence.state.state for evidence in seen]
     if states[-1] == "t":
-        return next((one for one in reversed(states) if one != "t"), "t")
+        return next((state for state in reversed(states) if state != "t"), "t")
     return states[-1]
 
 
@@ -111,53 +113,53 @@ def cpu_percent(seen: list[ProcessEvidence], entry: ProcessEntry | None) -> floa
 
 
 def still_so(inside: Introspection, then: pyspy_parse.PythonStacks, now: pyspy_parse.PythonStacks) -> Introspection:
-    """What a process said when its stacks were ``then``, without what is about threads that have gone on since."""
+    """Drop what the introspection reports about threads whose stacks have changed between ``then`` and ``now``."""
     if then is now:
         return inside
-    before = {one.tid: one.frames for one in then.threads}
-    after = {one.tid: one.frames for one in now.threads}
-    stand = {tid for tid, frames in before.items() if after.get(tid) == frames}
-    stay = {tid for tid, frames in before.items() if _calls(after.get(tid, ())) == _calls(frames)}
+    before = {thread.tid: thread.frames for thread in then.threads}
+    after = {thread.tid: thread.frames for thread in now.threads}
+    unchanged = {tid for tid, frames in before.items() if after.get(tid) == frames}
+    same_calls = {tid for tid, frames in before.items() if _calls(after.get(tid, ())) == _calls(frames)}
     loader = inside.loader
     return replace(
         inside,
-        waits=tuple(one for one in inside.waits if one.tid in stand and _still_held(one, after)),
-        loops=tuple(one for one in inside.loops if one.tid in stand),
-        polled=tuple(one for one in inside.polled if one.tid in stay),
-        # It polls: the lines below change, and the batch only when another function is reached.
-        loader=loader if loader is not None and loader.tid in stand | stay else None,
+        waits=tuple(wait for wait in inside.waits if wait.tid in unchanged and _still_held(wait, after)),
+        loops=tuple(loop for loop in inside.loops if loop.tid in unchanged),
+        polled=tuple(file for file in inside.polled if file.tid in same_calls),
+        # The data loader polls: its inner lines change, but the batch only if another function is reached.
+        loader=loader if loader is not None and loader.tid in unchanged | same_calls else None,
     )
 
 
 def _calls(frames: tuple[Frame, ...]) -> list[tuple[str, str]]:
-    """Where a thread is, but for what it calls in passing: a loop that polls is now in ``sleep``, now in ``stat``."""
+    """The frames of the user's own code: a loop that polls is now in ``sleep``, now in ``stat``."""
     return [(frame.function, frame.file) for frame in frames if is_own(frame.file)]
 
 
-def _still_held(one: ThreadWait, frames: dict[int, tuple[Frame, ...]]) -> bool:
+def _still_held(wait: ThreadWait, frames: dict[int, tuple[Frame, ...]]) -> bool:
     """Whether the owner of a lock is still in the function in which it took it."""
-    mine = frames.get(one.owner, ())
-    return not one.function or any((f.function, f.file) == (one.function, one.file) for f in mine)
+    owners = frames.get(wait.owner, ())
+    return not wait.function or any((frame.function, frame.file) == (wait.function, wait.file) for frame in owners)
 
 
 def with_paths(threads: tuple[Thread, ...], inside: Introspection | None) -> tuple[Thread, ...]:
-    """Threads with the lock files that the process itself has named, as if they had been seen from outside."""
+    """Add the lock files that the introspection found to the hints of their threads."""
     if inside is None or not inside.polled:
         return threads
-    made = []
+    result = []
     for thread in threads:
-        mine = [one.path for one in inside.polled if one.tid == thread.tid]
-        named = {f"inside{number}.lock_filename": path for number, path in enumerate(mine)}
-        made.append(replace(thread, hints={**thread.hints, **named}) if named else thread)
-    return tuple(made)
+        paths = [file.path for file in inside.polled if file.tid == thread.tid]
+        hints = {f"inside{number}.lock_filename": path for number, path in enumerate(paths)}
+        result.append(thread._replace(hints={**thread.hints, **hints}) if hints else thread)
+    return tuple(result)
 
 
 def as_own(found: list[FileLock], inside: Introspection | None, opened: tuple[OpenFile, ...]) -> list[FileLock]:
-    """Lock files of the user's own making told from libraries'; one that the process has open it holds itself."""
-    own = {one.path for one in inside.polled if one.kind == "own"} if inside is not None else set()
-    mine = {file.path for file in opened}
+    """Mark the lock files that the user's own code made. One that the process has open is dropped: it is the holder."""
+    own = {file.path for file in inside.polled if file.kind == "own"} if inside is not None else set()
+    open_paths = {file.path for file in opened}
     return [
-        replace(lock, kind="own") if lock.path in own and lock.kind == "file" else lock
+        lock._replace(kind="own") if lock.path in own and lock.kind == "file" else lock
         for lock in found
-        if lock.path not in own or lock.kind != "file" or lock.path not in mine
+        if lock.path not in own or lock.kind != "file" or lock.path not in open_paths
     ]

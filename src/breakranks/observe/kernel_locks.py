@@ -1,8 +1,8 @@
-"""Who holds the lock that a process waits for.
+"""Which process holds the lock that a process waits for.
 
-Two sorts: locks of the kernel (flock, fcntl), which /proc/locks lists with holders and waiters; and lock
-*files*, whose mere existence is the lock, and which somebody polls for. The second sort can be left over by
-a process that was killed, and then waits for nobody.
+There are two kinds: locks of the kernel (flock, fcntl), which /proc/locks lists with holders and waiters, and lock
+*files*, whose existence is the lock, and for which waiters poll. A killed process may leave its lock file behind, which
+then no process holds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from breakranks.observe import open_files
 from breakranks.snapshot.model import FileLock, OpenFile, Thread
 
-# How people call the lock files that they make themselves; the same as in :mod:`breakranks.observe.safe_locals`.
+# The usual endings of lock files in user code, as in :mod:`breakranks.observe.safe_locals`.
 _ENDINGS = ("lock", ".lck", ".pid")
 
 
 class KernelLock(NamedTuple):
-    """A line of /proc/locks. ``waits``: it is a request behind the lock with the same number."""
+    """A line of /proc/locks. ``waits``: a request that waits for the lock with the same number."""
 
     number: int
     kind: str
@@ -63,7 +63,7 @@ def kernel_locks() -> list[KernelLock]:
 
 
 def waited_for(pid: int, threads: tuple[Thread, ...], table: list[KernelLock]) -> list[FileLock]:
-    """Locks that these threads of a process wait for."""
+    """The locks that these threads of a process wait for."""
     found = []
     for thread in threads:
         if thread.call is not None and thread.call.name in ("flock", "fcntl") and thread.call.fd >= 0:
@@ -76,7 +76,7 @@ def waited_for(pid: int, threads: tuple[Thread, ...], table: list[KernelLock]) -
 
 
 def conflicts(pid: int, opened: tuple[OpenFile, ...], table: list[KernelLock]) -> list[FileLock]:
-    """Files that a process has open and another one has locked: what a database's retries wait for."""
+    """Files that a process has open and another process has locked, as retries of a database wait for."""
     held = {lock.inode: lock.pid for lock in table if not lock.waits and lock.pid != pid}
     found = []
     for file in opened if held else ():
@@ -101,7 +101,7 @@ def conflicts(pid: int, opened: tuple[OpenFile, ...], table: list[KernelLock]) -
 
 
 def _polled(hints: dict[str, str]) -> list[tuple[str, str]]:
-    """Lock files that the thread's frames say it polls for."""
+    """The lock files that a thread polls for, by the hints from its frames."""
     found: dict[str, str] = {}
     for key, value in hints.items():
         name = key.rsplit(".", 1)[-1]
@@ -129,9 +129,9 @@ def _by_descriptor(pid: int, fd: int, table: list[KernelLock]) -> FileLock | Non
 
 
 def _by_path(pid: int, path: str, kind: str, table: list[KernelLock]) -> FileLock:
-    seen = _in_view_of(pid, path)
+    visible = _in_view_of(pid, path)
     try:
-        inode = os.stat(seen).st_ino
+        inode = os.stat(visible).st_ino
     except OSError:
         return FileLock(path=path, kind="gone", waiter=pid)
     if kind == "own" and open_files.has_open(pid, os.path.realpath(path)):
@@ -145,16 +145,16 @@ def _by_path(pid: int, path: str, kind: str, table: list[KernelLock]) -> FileLoc
             waiter=pid,
             holder=holder,
             holder_command=open_files.command_of(holder),
-            age=_age(seen),
+            age=_age(visible),
         )
     holder = open_files.owner_of(os.path.realpath(path), skip=pid)
     return FileLock(
-        path=path, kind=kind, waiter=pid, holder=holder, holder_command=open_files.command_of(holder), age=_age(seen)
+        path=path, kind=kind, waiter=pid, holder=holder, holder_command=open_files.command_of(holder), age=_age(visible)
     )
 
 
 def _holder(holders: list[KernelLock], path: str) -> int:
-    """The pid that /proc/locks gives is the one that took the lock; it may have handed it to a child."""
+    """The holder of a lock. /proc/locks has the pid that took the lock, which may have ended and left it to a child."""
     for lock in holders:
         if lock.pid > 0 and os.path.exists(f"/proc/{lock.pid}"):
             return lock.pid
@@ -162,7 +162,7 @@ def _holder(holders: list[KernelLock], path: str) -> int:
 
 
 def _in_view_of(pid: int, path: str) -> str:
-    """The path as the process sees it: it may live in a container with another root."""
+    """The path as this process can open it: the other may be in a container with another root."""
     if not path.startswith("/"):
         return os.path.join(f"/proc/{pid}/cwd", path)
     return f"/proc/{pid}/root{path}"

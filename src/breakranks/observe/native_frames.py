@@ -1,9 +1,9 @@
 """C frames of many processes at once, by pystack.
 
-pystack runs in worker processes of ours, never in this one: a target in an uninterruptible wait would
-block it for ever, and then it must be possible to kill it. A worker answers one line a process.
+pystack runs in worker processes, never in this one: a target in an uninterruptible wait blocks it forever, and a worker
+can be killed. A worker writes one line per process.
 
-Run by hand: ``python -m breakranks.observe.native_frames PID…``
+Run a worker by hand: ``python -m breakranks.observe.native_frames PID…``
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import msgspec
-
 from breakranks.log import Log, milliseconds
+from breakranks.machine_suspension import stalled
 from breakranks.observe import permissions
-from breakranks.own_suspension import stalled
 from breakranks.snapshot.model import Frame, Problem
 
 _log = Log("observe")
@@ -47,9 +45,9 @@ class NativeStacks(NamedTuple):
 
 
 def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dict[int, NativeStacks], bool]:
-    """Native stacks of all these processes, and whether every worker ended by itself.
+    """Return the native stacks of all these processes, and whether every worker ended by itself.
 
-    The second value is for the watchdog: a worker that had to be killed may have left its target stopped.
+    The second value is for the watchdog: a worker that was killed may have left its target stopped.
     """
     todo = list(dict.fromkeys(pids))
     found: dict[int, NativeStacks] = {}
@@ -59,7 +57,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
     workers: list[tuple[subprocess.Popen[bytes], list[int], bytearray, float]] = []
     began = time.monotonic()
 
-    away = 0.0  # seconds in which this process stood still, and could not look
+    away = 0.0  # seconds in which this process was suspended
 
     def start(pids: list[int]) -> None:
         command = [sys.executable, "-m", "breakranks.observe.native_frames", *map(str, pids)]
@@ -74,9 +72,9 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
             start(queue)
         while workers:
             handles = [worker.stdout for worker, *_ in workers if worker.stdout is not None]
-            looked = time.monotonic()
+            turn_began = time.monotonic()
             select.select(handles, [], [], _TURN_SECONDS)
-            away += stalled(time.monotonic() - looked, _TURN_SECONDS)
+            away += stalled(time.monotonic() - turn_began, _TURN_SECONDS)
             for entry in list(workers):
                 worker, left, buffer, until = entry
                 assert worker.stdout is not None
@@ -86,7 +84,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
                     *lines, rest = bytes(buffer).split(b"\n")
                     buffer[:] = rest
                     for line in lines:
-                        pid, stacks = _from_line(msgspec.json.decode(line))
+                        pid, stacks = _from_line(json.loads(line))
                         found[pid] = stacks
                         left.remove(pid)
                     workers[workers.index(entry)] = (worker, left, buffer, time.monotonic() - away + deadline)
@@ -101,7 +99,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
                 worker.stdout.close()
                 _log.debug("ran", argv=worker.args, status=worker.returncode, ms=milliseconds(began))
                 if left:
-                    # It died or stuck on the first process that has no answer; the others get a new worker.
+                    # The worker died or is stuck at the first process without an answer. The others get a new worker.
                     clean = False
                     stuck = left.pop(0)
                     found[stuck] = NativeStacks((), permissions.late(stuck, deadline))
@@ -112,11 +110,11 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
             worker.kill()
             worker.wait()
             clean = False
-    for pid, one in found.items():
-        if one.problem is not None:
-            _log.info("C frames refused", pid=pid, why=one.problem.what)
+    for pid, stacks in found.items():
+        if stacks.problem is not None:
+            _log.info("C frames refused", pid=pid, why=stacks.problem.what)
         else:
-            _log.debug("C frames read", pid=pid, threads=len(one.threads))
+            _log.debug("C frames read", pid=pid, threads=len(stacks.threads))
     return found, clean
 
 
@@ -125,13 +123,13 @@ def _from_line(line: dict[str, Any]) -> tuple[int, NativeStacks]:
         return line["pid"], NativeStacks((), permissions.refused(line["pid"], line["problem"]))
     threads = tuple(
         NativeThread(
-            tid=one["tid"],
-            name=one["name"],
-            gil=one["gil"],
-            collecting=one["collecting"],
-            frames=tuple(Frame(*frame) for frame in one["frames"]),
+            tid=thread["tid"],
+            name=thread["name"],
+            gil=thread["gil"],
+            collecting=thread["collecting"],
+            frames=tuple(Frame(*frame) for frame in thread["frames"]),
         )
-        for one in line["threads"]
+        for thread in line["threads"]
     )
     return line["pid"], NativeStacks(threads)
 
@@ -139,7 +137,7 @@ def _from_line(line: dict[str, Any]) -> tuple[int, NativeStacks]:
 def borrow(
     stacks: NativeStacks, mine: tuple[tuple[int, str], ...], theirs: tuple[tuple[int, str], ...]
 ) -> NativeStacks:
-    """The stacks of another process, as this one's: same threads by name and order, other thread ids."""
+    """Use the stacks of another process for this one: the same threads by name and order, with other thread ids."""
     if [name for _, name in mine] == [name for _, name in theirs]:
         tids = {other: tid for (tid, _), (other, _) in zip(mine, theirs, strict=True)}
     else:
@@ -149,10 +147,10 @@ def borrow(
 
 
 def merge(native: list[Frame], python: list[Frame], entries: list[bool]) -> list[Frame]:
-    """One stack out of two: each run of the interpreter's loop is replaced by the Python frames it ran.
+    """Merge two stacks: replace each run of the interpreter loop by the Python frames that it evaluates.
 
-    ``entries[i]`` says that Python frame *i* began a run of the loop (since 3.11 one run evaluates many
-    frames). Interpreter frames between are left out: what remains is what a person wrote or called.
+    ``entries[i]``: Python frame *i* began a run of the loop. Since 3.11 one run evaluates many frames. Other frames of
+    the interpreter are omitted.
     """
     merged: list[Frame] = []
     waiting = list(zip(python, entries, strict=True))[::-1]
@@ -169,7 +167,7 @@ def merge(native: list[Frame], python: list[Frame], entries: list[bool]) -> list
 
 
 def _is_glue(frame: Frame) -> bool:
-    """Frames by which the interpreter calls C; they say nothing."""
+    """Whether it is a frame by which the interpreter calls C, which tells nothing about the program."""
     name = frame.function
     return name.startswith(
         ("_PyObject_", "PyObject_", "_PyEval_", "PyEval_EvalCode", "cfunction_", "method_vectorcall", "do_call",
@@ -180,7 +178,7 @@ def _is_glue(frame: Frame) -> bool:
 
 
 def short_symbol(symbol: str) -> str:
-    """A C++ name without its arguments, so that a person can read it.
+    """Return a C++ name without its arguments.
 
     >>> short_symbol("c10d::Work::wait(std::chrono::duration<long>)")
     'c10d::Work::wait'
@@ -201,7 +199,8 @@ def short_symbol(symbol: str) -> str:
 
 
 def _main(pids: list[int]) -> None:
-    """The worker: one JSON line a process. When nobody is left to read these, no further process is stopped."""
+    """Run the worker: write one JSON line per process, as long as the reader lives."""
+    # Only the workers import pystack: it is large, and a host may not have it.
     from pystack.engine import NativeReportingMode, get_process_threads
 
     for pid in pids:
@@ -218,7 +217,7 @@ def _main(pids: list[int]) -> None:
 
 def _has_reader(pipe: int) -> bool:
     poll = select.poll()
-    poll.register(pipe, 0)  # no event but that the other end was closed
+    poll.register(pipe, 0)  # only the event that the other end was closed
     return not poll.poll(0)
 
 

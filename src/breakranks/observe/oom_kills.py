@@ -1,4 +1,4 @@
-"""Processes that the kernel killed for want of memory, where it lets us read that."""
+"""Processes that the kernel killed because memory ran out, where its log may be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_KILLS = 20
 
 
 def recent_kills() -> tuple[str, ...]:
-    """``process 42 (python3) 94 s ago``, newest last. Empty when none, or when not readable."""
+    """The kills of the last day as ``process 42 (python3) 94 s ago``, newest last; empty if the log is not readable."""
     try:
         handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -25,7 +25,7 @@ def recent_kills() -> tuple[str, ...]:
                 record = os.read(handle, 8192).decode(errors="replace")
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # the ring moved on under us
+            except BrokenPipeError:  # the kernel has overwritten this record since
                 continue
             match = _KILLED.search(record)
             if match is None:
@@ -41,7 +41,7 @@ def recent_kills() -> tuple[str, ...]:
 
 
 def _seconds(record: str) -> float:
-    """Time since boot: the third field of ``6,339,5140900,-;text``, in microseconds."""
+    """The time since boot, from the third field of ``6,339,5140900,-;text``, which is in microseconds."""
     try:
         return int(record.split(",", 3)[2]) / 1_000_000
     except (IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""What a process has open: files, pipes, terminals, sockets with their peers."""
+"""The open files of a process: files, pipes, terminals, and sockets with their peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import struct
 from typing import NamedTuple
 
-from breakranks.observe.process_table import redact
+from breakranks.observe.redaction import redact
 from breakranks.snapshot.model import OpenFile, Socket
 
 _TCP_STATES = {
@@ -29,9 +29,9 @@ class _Entry(NamedTuple):
 
 
 def opened(pid: int, asked: frozenset[int] = frozenset()) -> tuple[tuple[OpenFile, ...], dict[int, int]]:
-    """Open files other than sockets, and the sockets as descriptor → inode.
+    """Return the open files other than sockets, and the inodes of the sockets by descriptor.
 
-    Who has the other end of a pipe gets looked up for the ``asked`` descriptors.
+    For the ``asked`` descriptors, the process at the other end of a pipe is looked up.
     """
     files: list[OpenFile] = []
     inodes: dict[int, int] = {}
@@ -54,7 +54,7 @@ def opened(pid: int, asked: frozenset[int] = frozenset()) -> tuple[tuple[OpenFil
 
 def _other_end(pid: int, path: str) -> str:
     owner = owner_of(path, skip=pid)
-    return f"process {owner} ({command_of(owner)[:80]})" if owner else "nobody"
+    return f"process {owner} ({command_of(owner)[:80]})" if owner else "no process"
 
 
 def _kind(pid: int, fd: int, path: str) -> str:
@@ -78,7 +78,7 @@ def _kind(pid: int, fd: int, path: str) -> str:
 
 
 def sockets(pid: int, inodes: dict[int, int], asked: frozenset[int]) -> tuple[Socket, ...]:
-    """The sockets of one process. Whose the other end is gets looked up for the ``asked`` descriptors."""
+    """Return the sockets of one process. For the ``asked`` descriptors, the process at the other end is looked up."""
     if not inodes:
         return ()
     table = _network(pid)
@@ -103,8 +103,8 @@ def _network(pid: int) -> dict[int, _Entry]:
                 continue
             send, _, receive = fields[4].partition(":")
             status = _TCP_STATES.get(int(fields[3], 16), "?") if protocol.startswith("tcp") else "open"
-            # Of a listening socket the queues count connections; of others bytes. Data that a full window holds back is
-            # asked about and not sent again, so that a stopped reader adds nothing to the sixth column.
+            # The queues of a listening socket count connections, those of others bytes. Data held back by a full
+            # window is probed for, not sent again, so a stopped reader adds nothing to the sixth column.
             table[int(fields[9])] = _Entry(
                 protocol=protocol.rstrip("6"), local=_address(fields[1]), peer=_address(fields[2]), status=status,
                 send_queue=int(send, 16), receive_queue=int(receive, 16),
@@ -149,7 +149,7 @@ def _address(text: str) -> str:
 
 
 def _peer(entry: _Entry, table: dict[int, _Entry], pid: int) -> tuple[int, str]:
-    """The process at the other end, if it is on this host: its socket is ours turned round."""
+    """The process at the other end, if it is on this host: its socket has the two addresses exchanged."""
     for inode, other in table.items():
         if other.local == entry.peer and other.peer == entry.local and other.protocol == entry.protocol:
             owner = owner_of(f"socket:[{inode}]", skip=pid)
@@ -158,7 +158,7 @@ def _peer(entry: _Entry, table: dict[int, _Entry], pid: int) -> tuple[int, str]:
 
 
 def owner_of(link: str, skip: int = 0) -> int:
-    """A process that has this open (``socket:[7]``, ``pipe:[8]``, a path); 0 when there is none here."""
+    """Return a process that has this open (``socket:[7]``, ``pipe:[8]``, a path); 0 if there is none here."""
     for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
         if pid == skip:
             continue
@@ -176,7 +176,7 @@ def has_open(pid: int, link: str) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """The command line in short, secrets removed."""
+    """The command line, shortened, without secrets."""
     if not pid:
         return ""
     try:

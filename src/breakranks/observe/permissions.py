@@ -11,30 +11,30 @@ from breakranks.snapshot.model import Problem
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
-def refused(pid: int, said: str) -> Problem:
-    """What an inspector's failure means. ``said`` is what it printed."""
+def refused(pid: int, message: str) -> Problem:
+    """Explain why py-spy or pystack failed. ``message`` is what it printed."""
     if process_state(pid) == "X":
-        return Problem(f"process {pid} ended while it was being looked at")
+        return Problem(f"process {pid} ended during the inspection")
     if process_state(pid) == "Z":
-        return Problem(f"process {pid} is dead and waits to be reaped (zombie)")
-    lower = said.lower()
+        return Problem(f"process {pid} has exited and is not reaped yet (zombie)")
+    lower = message.lower()
     if _is_denial(lower):
         return denied(pid)
     if "python version" in lower or "failed to find" in lower or "libpython" in lower:
         return Problem(
             f"process {pid} has no Python interpreter that can be read",
-            "It may still be starting, be another implementation, or be a static build without symbols.",
+            "It may still be starting, run another Python implementation, or be a static build without symbols.",
         )
-    first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
+    first = next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
     return Problem(f"the Python stack of process {pid} cannot be read: {first.removeprefix('Error: ')}")
 
 
-def for_now(pid: int, said: str) -> bool:
-    """Whether an inspector was refused only because somebody else traced the process at that moment.
+def for_now(pid: int, message: str) -> bool:
+    """Whether tracing was denied only because another tool traced the process at that moment.
 
-    Opening a process's memory needs the very right that tracing does, and two may have it open at once.
+    Opening the memory of a process needs the same permission as tracing it, and several processes can do so at once.
     """
-    if not _is_denial(said.lower()):
+    if not _is_denial(message.lower()):
         return False
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
@@ -43,53 +43,55 @@ def for_now(pid: int, said: str) -> bool:
     return True
 
 
-def _is_denial(said: str) -> bool:
-    return "permission" in said or "operation not permitted" in said or "os error 1)" in said
+def _is_denial(message: str) -> bool:
+    return "permission" in message or "operation not permitted" in message or "os error 1)" in message
 
 
 def late(pid: int, deadline: float) -> Problem:
+    """Explain why a stack was not read within the deadline."""
     state = process_state(pid)
     why = {"D": "it is in an uninterruptible wait (state D)", "T": "it is stopped", "t": "it is being traced"}
     return Problem(
-        f"process {pid} did not give its stack in {deadline:g} s" + (f": {why[state]}" if state in why else ""),
-        "Look again; if another debugger is attached, let it go first.",
+        f"the stack of process {pid} could not be read within {deadline:g} s"
+        + (f": {why[state]}" if state in why else ""),
+        "Try again. If another debugger is attached, detach it first.",
     )
 
 
 def denied(pid: int) -> Problem:
-    """ptrace was refused: say by what, and what would allow it."""
+    """Explain what denies ptrace, and what would permit it."""
     tracer = tracer_of(pid)
     if tracer:
         return Problem(
             f"process {pid} is already traced by process {tracer}",
-            f"End that debugger, strace or profiler first (process {tracer}).",
+            f"Detach that debugger, strace or profiler first (process {tracer}).",
         )
     owner = _owner(pid)
     if os.geteuid() != 0 and owner not in (None, os.geteuid()):
         return Problem(
-            f"it belongs to another user ({_user(owner)})",
+            f"process {pid} belongs to another user ({_user(owner)})",
             f"Run as that user or as root: sudo $(command -v breakranks) …  (uid {owner})",
         )
     scope = _scope()
     if os.geteuid() != 0 and scope >= 1:
         return Problem(
-            f"the kernel lets only root trace a running process (kernel.yama.ptrace_scope = {scope})",
+            f"only root may trace a running process (kernel.yama.ptrace_scope = {scope})",
             "sudo sysctl kernel.yama.ptrace_scope=0   or run breakranks with sudo",
         )
     if scope == 3:
         return Problem(
             "the kernel forbids all tracing (kernel.yama.ptrace_scope = 3)",
-            "It can be changed only at boot: set kernel.yama.ptrace_scope=0 in /etc/sysctl.d and restart.",
+            "It can be changed only at boot: set kernel.yama.ptrace_scope=0 in /etc/sysctl.d and reboot.",
         )
     if not _has_ptrace_capability():
         return Problem(
-            "tracing is not allowed here: CAP_SYS_PTRACE is missing, as in most containers",
+            "permission to trace is denied: CAP_SYS_PTRACE is missing, as in most containers",
             "docker run --cap-add=SYS_PTRACE …; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]",
         )
     return Problem(
-        "tracing was refused",
+        "permission to trace is denied",
         "A seccomp profile or a security module may forbid it: docker run --security-opt seccomp=unconfined "
-        "--cap-add=SYS_PTRACE, or look from the host.",
+        "--cap-add=SYS_PTRACE, or run breakranks on the host.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The memory of another process, read and written through /proc. The one place where that is done."""
+"""The memory of another process, read and written through /proc. No other module does this."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _HIGHEST_ADDRESS = 1 << 63
 
 
 class Memory:
-    """``with Memory(pid) as memory: …``. OSError: the process is gone, or its memory must not be opened.
+    """The memory of a process: ``with Memory(pid) as memory: …``. Raises OSError if the process has ended, or if
+    opening its memory is not permitted.
 
-    ``tid``: through this thread, which is held. ``write``: also for writing.
+    ``tid`` opens it through this thread, which must be stopped. ``write`` opens it for writing as well.
     """
 
     def __init__(self, pid: int, *, tid: int = 0, write: bool = False) -> None:
@@ -19,10 +20,10 @@ class Memory:
         self._handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly ``size`` bytes.
+        """Read exactly ``size`` bytes.
 
-        ProcessLookupError: the process, or the program that it ran, has ended. OSError: a living process has no
-        such memory.
+        Raises ProcessLookupError if the process, or the program that it ran, has ended, and OSError if a living
+        process has no such memory.
         """
         data = self.read_up_to(address, size)
         if len(data) != size:
@@ -30,7 +31,7 @@ class Memory:
         return data
 
     def read_up_to(self, address: int, size: int) -> bytes:
-        """``size`` bytes, or as many as there are before the first page that is not there. The same errors."""
+        """Read ``size`` bytes, or those before the first page that is not mapped. Raises the same errors."""
         if not 0 <= address < _HIGHEST_ADDRESS:
             raise OSError(errno.EFAULT, f"there is no memory at {address:#x}")
         try:
@@ -39,14 +40,14 @@ class Memory:
             if error.errno == errno.EIO:
                 raise OSError(errno.EFAULT, f"there is no memory at {address:#x}") from error
             raise
-        # An address that is not mapped is an error. No error and no bytes: nobody uses this memory any more, which
-        # is so at the end of a process some time before its state says so.
+        # An unmapped address is an error. No bytes without an error means that no process uses this memory any more.
+        # When a process ends, this happens some time before its state changes.
         if size and not data:
             raise ProcessLookupError(errno.ESRCH, "the process has ended")
         return data
 
     def write(self, address: int, data: bytes) -> None:
-        """All of ``data``. The same errors."""
+        """Write all of ``data``. Raises the same errors."""
         try:
             written = os.pwrite(self._handle, data, address)
         except OSError as error:
@@ -69,7 +70,7 @@ class Memory:
 
 
 def peek(pid: int, address: int, size: int) -> bytes:
-    """Exactly ``size`` bytes of a process's memory; empty where they cannot be read, for whatever reason."""
+    """Read exactly ``size`` bytes of the memory of a process; return no bytes if they cannot be read."""
     try:
         with Memory(pid) as memory:
             return memory.read(address, size)

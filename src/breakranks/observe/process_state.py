@@ -1,7 +1,6 @@
-"""The state of a process and its threads, from /proc, without touching it.
+"""The state of a process and its threads, from /proc, without tracing it.
 
-Read before any stack is taken: looking at a thread by ptrace wakes it, and then "when did it last run"
-would be about us.
+It is read before the stacks: ptrace wakes a thread, which resets the time since it last ran.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from breakranks.observe import syscalls
 from breakranks.snapshot.model import Call
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_MAX_PROC_FILE_BYTES = 65536  # no file that is read here is as long
+_MAX_PROC_FILE_BYTES = 65536  # more than any file that is read here
 
 
-# Plain classes: this is imported before the first look at a rank, and typing alone takes as long as a rank.
 class ThreadState:
-    """``ran`` and ``waited``: nanoseconds on a CPU, and ready for one; ``switches``: how often it got one."""
+    """``ran`` and ``waited``: nanoseconds on a CPU and ready for one. ``switches``: how often it was scheduled."""
 
     __slots__ = ("call", "idle", "name", "ran", "state", "switches", "tid", "waited", "wchan")
 
@@ -35,7 +33,7 @@ class ThreadState:
 
 
 class ProcessState:
-    """``threads`` has the main thread first. ``state`` ``X``: the process is gone."""
+    """``threads`` has the main thread first. ``state`` is ``X`` for a process that has ended."""
 
     __slots__ = ("cpu", "read_bytes", "state", "threads", "tracer", "write_bytes")
 
@@ -57,17 +55,17 @@ class ProcessState:
         self.threads = threads
 
 
-# States in which a process cannot answer: stopped, traced, uninterruptible.
+# States in which a process must not be paused to read its stack: stopped, traced, uninterruptible.
 STILL = frozenset("TtD")
 GONE = ProcessState(state="X")
 
 
 class IdleClock:
-    """Says how long ago a thread last ran, from the scheduler's own note of it (``se.exec_start``).
+    """How long ago a thread last ran, from the time that the scheduler recorded (``se.exec_start``).
 
-    That note is in a clock of the CPU on which the thread ran, and these drift apart by the time each
-    CPU spent in interrupts. So the clock is read on that same CPU: we move there for a moment and look
-    at our own note. Kernels without /proc/PID/sched give None.
+    That time is in the clock of the CPU on which the thread ran, and the clocks of CPUs drift apart by the time each
+    spent in interrupts. So the clock is read on the same CPU: this thread moves there for a moment and reads its own
+    ``se.exec_start``. Without /proc/PID/sched in the kernel, the result is None.
     """
 
     def __init__(self) -> None:
@@ -107,7 +105,7 @@ def _uptime() -> float:
 
 
 def _exec_start(path: str) -> float | None:
-    """Seconds, from the ``se.exec_start`` line."""
+    """The seconds in the ``se.exec_start`` line of a file."""
     try:
         with open(path) as file:
             for line in file:
@@ -119,7 +117,7 @@ def _exec_start(path: str) -> float | None:
 
 
 def look(pid: int, clock: IdleClock | None = None) -> ProcessState:
-    """Everything of one process. Without a clock the costlier parts (idle time, calls) are left out."""
+    """Return the state of one process. Without a clock, idle times and calls are omitted: they cost more."""
     stat = _stat(f"/proc/{pid}/stat")
     if stat is None:
         return GONE
@@ -130,9 +128,9 @@ def look(pid: int, clock: IdleClock | None = None) -> ProcessState:
     except OSError:
         tids = []
     for tid in tids:
-        one = _thread(pid, tid, clock)
-        if one is not None:
-            threads.append(one)
+        thread = _thread(pid, tid, clock)
+        if thread is not None:
+            threads.append(thread)
     # utime, stime: fields 14 and 15 of stat.
     cpu = (int(stat[11]) + int(stat[12])) / _TICK
     return ProcessState(
@@ -162,7 +160,7 @@ def _thread(pid: int, tid: int, clock: IdleClock | None) -> ThreadState | None:
 
 
 def run_time(pid: int, tid: int) -> tuple[int, int, int]:
-    """Nanoseconds that a thread ran, that it waited for a CPU to run on, and how often it got one."""
+    """Return the nanoseconds that a thread ran and was ready to run, and how often it was scheduled."""
     fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
     return (int(fields[0]), int(fields[1]), int(fields[2])) if len(fields) == 3 else (0, 0, 0)
 
@@ -205,13 +203,13 @@ def _io(pid: int) -> tuple[int, int]:
 
 
 def _stat(path: str) -> list[str] | None:
-    """Fields from the third on: the name before them may hold blanks and parentheses."""
+    """The fields from the third on. The name before them may contain blanks and parentheses."""
     raw = _read(path)
     return raw[raw.rfind(")") + 2 :].split() if raw else None
 
 
 def _read(path: str) -> str:
-    # Plain calls: a file object costs more than the reading, and there are thousands of these files.
+    # os.read: a file object costs more than the read itself, and there are thousands of these files.
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

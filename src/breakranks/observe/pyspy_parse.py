@@ -1,22 +1,23 @@
-"""Python stacks of many processes at once, as py-spy tells them."""
+"""Python stacks of many processes at once, by py-spy."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from breakranks.log import Log, milliseconds
-from breakranks.observe import permissions
+from breakranks.observe import permissions, safe_locals
 from breakranks.observe.pyspy_run import DEADLINE_SECONDS, PySpyOutput, PySpyRun, py_spy
+from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.snapshot.code_owner import is_own
 from breakranks.snapshot.model import PROGRESS, Frame, Problem
 
 __all__ = ["PythonStacks", "PythonThread", "parse", "plain_name", "py_spy", "sweep", "threads_of"]
-_ONE_PROCESS_SECONDS = 5.0  # seconds for one process
+_ONE_PROCESS_SECONDS = 5.0
 _log = Log("observe")
 
 
@@ -43,18 +44,18 @@ def sweep(
     locals: bool = True,
     deadline: float = DEADLINE_SECONDS,
 ) -> dict[int, PythonStacks]:
-    """The Python stacks of all these processes.
+    """Return the Python stacks of all these processes, each with the problem that prevented reading it, if any.
 
-    A process for which ``gently`` holds (stopped, uninterruptible) is read without being paused, since it
-    could not answer. Every process has an entry in the answer; what could not be read says why.
+    A process for which ``gently`` holds (stopped, uninterruptible) is read without being paused, since it cannot be
+    paused.
     """
     run = PySpyRun(pids, gently=gently, locals=locals, deadline=deadline)
-    found = {answer.pid: _stacks(answer) for answer in run.answers()}  # each is read while the next is on its way
-    for pid, one in found.items():
-        if one.problem is not None:
-            _log.info("Python stack refused", pid=pid, why=one.problem.what)
+    found = {answer.pid: _stacks(answer) for answer in run.answers()}  # each is parsed while the next py-spy runs
+    for pid, stacks in found.items():
+        if stacks.problem is not None:
+            _log.info("Python stack refused", pid=pid, why=stacks.problem.what)
         else:
-            _log.debug("Python stack read", pid=pid, threads=len(one.threads))
+            _log.debug("Python stack read", pid=pid, threads=len(stacks.threads))
     return found
 
 
@@ -67,29 +68,29 @@ def _stacks(answer: PySpyOutput) -> PythonStacks:
         return PythonStacks(_renumbered(answer.pid, parse(answer.text)))
     except (ValueError, KeyError, TypeError) as error:
         return PythonStacks(
-            (), Problem(f"py-spy's answer for process {answer.pid} cannot be read: {error}", "Update py-spy.")
+            (), Problem(f"the output of py-spy for process {answer.pid} is invalid: {error}", "Update py-spy.")
         )
 
 
 def _renumbered(pid: int, threads: tuple[PythonThread, ...]) -> tuple[PythonThread, ...]:
-    """Threads by our numbers: a process in a container of its own knows them by others, and py-spy takes its word."""
+    """Translate thread ids into this PID namespace: py-spy reports those of the target, which may be in another."""
     if not threads or any(thread.tid == pid for thread in threads):
         return threads
-    ours = {}
+    outer_tids = {}
     try:
         for tid in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{tid}/status") as file:
                 numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [tid])
-            ours[int(numbers[-1])] = int(tid)
-    except OSError:  # a thread, or all of it, has just ended
+            outer_tids[int(numbers[-1])] = int(tid)
+    except OSError:  # a thread or the process has just ended
         pass
-    return tuple(thread._replace(tid=ours.get(thread.tid, thread.tid)) for thread in threads)
+    return tuple(thread._replace(tid=outer_tids.get(thread.tid, thread.tid)) for thread in threads)
 
 
 def parse(text: bytes) -> tuple[PythonThread, ...]:
-    """py-spy's JSON to threads; frames outermost first, functions by their plain name."""
+    """Convert the JSON of py-spy to threads: frames outermost first, functions by their plain name."""
     threads = []
-    for thread in msgspec.json.decode(text):
+    for thread in json.loads(text):
         frames = []
         kept: dict[str, str] = {}
         for frame in reversed(thread["frames"]):
@@ -97,8 +98,6 @@ def parse(text: bytes) -> tuple[PythonThread, ...]:
             file = frame["filename"]
             frames.append(Frame(function, file, frame["line"]))
             variables = frame.get("locals") or ()
-            if frame.get("locals") is not None:
-                from breakranks.observe import safe_locals
             for local in variables:
                 value = safe_locals.keep(function, file, local["name"], local.get("repr") or "")
                 if value is not None:
@@ -119,19 +118,15 @@ def parse(text: bytes) -> tuple[PythonThread, ...]:
 
 
 def plain_name(name: str) -> str:
-    """``Trainer.fit.<locals>.step`` is ``step``: Python before 3.11 knows no more, and the file follows."""
+    """``step`` for ``Trainer.fit.<locals>.step``: Python before 3.11 has only this name, and the file is shown too."""
     return name.rsplit(".", 1)[-1]
 
 
 def threads_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
-    """One process's threads as py-spy gives them: how ``torch.multiprocessing.spawn`` numbers its ranks
-    is written nowhere else."""
-    import subprocess
+    """Return the threads of one process as py-spy reports them, or None.
 
-    import msgspec
-
-    from breakranks.observe.watchdog import Watchdog
-
+    Only the locals of a frame contain the number that ``torch.multiprocessing.spawn`` gives to a rank.
+    """
     with Watchdog() as dog:
         dog.guard(pid)
         began = time.monotonic()
@@ -146,8 +141,8 @@ def threads_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
                 check=False,
             )
             _log.debug("ran", argv=command, status=done.returncode, bytes=len(done.stdout), ms=milliseconds(began))
-            threads: list[dict[str, Any]] = msgspec.json.decode(done.stdout or b"[]")
-        except (subprocess.TimeoutExpired, OSError, ValueError, msgspec.MsgspecError) as error:
+            threads: list[dict[str, Any]] = json.loads(done.stdout or b"[]")
+        except (subprocess.TimeoutExpired, OSError, ValueError) as error:
             _log.info("Python stack refused", pid=pid, why=error, ms=milliseconds(began))
             return None
     return threads

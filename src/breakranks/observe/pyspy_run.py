@@ -1,6 +1,6 @@
-"""Run py-spy over many processes: as many at a time as there are CPUs, with a deadline each.
+"""Run py-spy over many processes: one per CPU at a time, each with a deadline.
 
-py-spy is started with ``posix_spawn`` and writes to an anonymous memory file: no pipe to drain.
+py-spy is started with ``posix_spawn`` and writes to an anonymous memory file, so that there is no pipe to drain.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterable, Iterator
 
 from breakranks.errors import BreakranksError
 from breakranks.log import Log, milliseconds
+from breakranks.machine_suspension import stalled
 from breakranks.observe import permissions
-from breakranks.own_suspension import stalled
 
 DEADLINE_SECONDS = 5.0
 _log = Log("observe")
 _WAKE_SECONDS = 0.002
-# Another tool that looks at this very moment is done after this, unless it is there to stay.
+# A tool that traces the process only for an instant has detached after this.
 _RETRY_SECONDS = 0.1
-_MAX_RETRIES = 5  # of a process that another tool holds for a moment
+_MAX_RETRIES = 5
 
 
 class PySpyOutput:
-    """What py-spy said of one process. ``late``: how many seconds it was given, and said nothing."""
+    """The output of py-spy for one process. ``late``: the deadline in seconds, if it did not answer within that."""
 
     __slots__ = ("errors", "late", "pid", "text")
 
@@ -53,19 +53,19 @@ class _PySpyProcess:
 
 
 def py_spy() -> str:
-    """Where py-spy is: beside our interpreter, where pip put it, or in the PATH."""
+    """The path of py-spy: beside the interpreter, where pip installs it, or in PATH."""
     for folder in (os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)):
         path = os.path.join(folder, "py-spy")
         if os.access(path, os.X_OK):
             return path
-    raise BreakranksError("py-spy is not installed", "pip install py-spy, in the environment of breakranks.")
+    raise BreakranksError("py-spy is not installed", "Run pip install py-spy in the environment of breakranks.")
 
 
 class PySpyRun:
-    """One look at many processes.
+    """One reading of the stacks of many processes.
 
-    ``gently`` is asked just before each is touched, whether it must not be paused. More at a time than there
-    are CPUs would only make each pause longer.
+    ``gently`` is called for each process just before py-spy is started: whether it must not be paused. More py-spys at
+    a time than CPUs would only make each pause longer.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class PySpyRun:
         self._running: list[_PySpyProcess] = []
         self._ended: list[_PySpyProcess] = []
         self._again: list[tuple[float, int]] = []
-        self._asked_again: dict[int, int] = {}  # by process, how often
-        self._looked = 0.0  # when it was last asked who is late
+        self._retries: dict[int, int] = {}
+        self._deadlines_checked = 0.0
 
     def answers(self) -> Iterator[PySpyOutput]:
-        """An answer for every process, in the order in which they come."""
-        # Blocked, so that it can be waited for: a py-spy that ends is followed by the next at once.
+        """Yield an answer for every process, in the order in which they come."""
+        # SIGCHLD is blocked so that sigtimedwait can wait for it: the next py-spy starts as soon as one has ended.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
-        self._looked = time.monotonic()
+        self._deadlines_checked = time.monotonic()
         try:
             while self._turn():
                 if self._ended:
@@ -101,15 +101,15 @@ class PySpyRun:
                     if answer is not None:
                         yield answer
                 else:
-                    # Wakes at once for a child's end; if another thread got the signal, a moment later.
+                    # Returns at once when a child ends, or a moment later if another thread got the signal.
                     signal.sigtimedwait((signal.SIGCHLD,), _WAKE_SECONDS)
-                    yield from self._late_ones()
+                    yield from self._late_answers()
         finally:
             self._cancel()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _cancel(self) -> None:
-        """Leave nothing behind."""
+        """End all processes and close all files."""
         while self._running:
             _kill(self._running[-1])
             self._running.pop()
@@ -117,13 +117,13 @@ class PySpyRun:
             _close(self._ended.pop())
 
     def _turn(self) -> bool:
-        """Take note of who has ended and start who is next; whether there is more to come."""
-        for one in tuple(self._running):
-            ended, status = os.waitpid(one.child, os.WNOHANG)
+        """Reap the children that have ended, start the next ones, and return whether more answers come."""
+        for process in tuple(self._running):
+            ended, status = os.waitpid(process.child, os.WNOHANG)
             if ended:
-                one.status, one.ended = os.waitstatus_to_exitcode(status), time.monotonic()
-                self._running.remove(one)
-                self._ended.append(one)
+                process.status, process.ended = os.waitstatus_to_exitcode(status), time.monotonic()
+                self._running.remove(process)
+                self._ended.append(process)
         while len(self._running) < self._at_once and (pid := self._next()):
             self._spawn(pid)
         return bool(self._running or self._ended or self._waiting or self._again)
@@ -136,7 +136,7 @@ class PySpyRun:
         return 0
 
     def _spawn(self, pid: int) -> None:
-        # Ctrl-C may come after a child is there, but not before it is noted: it would be left behind.
+        # Without this, a Ctrl-C between the start of a child and its registration would leave the child behind.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
         try:
             self._running.append(self._spawned(pid))
@@ -148,7 +148,7 @@ class PySpyRun:
         errors = os.memfd_create("errors")
         command = [self._tool, "dump", "--json", "--pid", str(pid)]
         if self._locals:
-            # Twice: paths of more than 128 characters are wanted whole.
+            # Twice, so that py-spy does not cut paths at 128 characters.
             command.append("-ll")
         if self._gently(pid):
             command.append("--nonblocking")
@@ -161,7 +161,7 @@ class PySpyRun:
                 (os.POSIX_SPAWN_DUP2, errors, 2),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             ],
-            # A group of its own: Ctrl-Z at the terminal must not stop it while it holds a rank.
+            # A process group of its own: Ctrl-Z at the terminal must not stop it while it has paused a rank.
             setpgroup=0,
             setsigmask=(),
         )
@@ -169,43 +169,44 @@ class PySpyRun:
             target=pid, command=command, output=output, errors=errors, child=child, deadline=self._deadline
         )
 
-    def _read(self, one: _PySpyProcess) -> PySpyOutput | None:
-        """What py-spy wrote; None if it was refused only for now and will be tried again."""
-        answer = PySpyOutput(one.target, _contents(one.output), _contents(one.errors).decode(errors="replace"))
-        _close(one)
-        took = milliseconds(one.began, one.ended)
-        _log.debug("ran", argv=one.command, status=one.status, bytes=len(answer.text), ms=took)
-        asked = self._asked_again.get(one.target, 0)
-        if not answer.text and asked < _MAX_RETRIES and permissions.for_now(one.target, answer.errors):
-            self._asked_again[one.target] = asked + 1
-            self._again.append((time.monotonic() + _RETRY_SECONDS, one.target))
+    def _read(self, process: _PySpyProcess) -> PySpyOutput | None:
+        """Return what py-spy wrote, or None if tracing was denied only for an instant and will be tried again."""
+        target = process.target
+        answer = PySpyOutput(target, _contents(process.output), _contents(process.errors).decode(errors="replace"))
+        _close(process)
+        took = milliseconds(process.began, process.ended)
+        _log.debug("ran", argv=process.command, status=process.status, bytes=len(answer.text), ms=took)
+        retries = self._retries.get(target, 0)
+        if not answer.text and retries < _MAX_RETRIES and permissions.for_now(target, answer.errors):
+            self._retries[target] = retries + 1
+            self._again.append((time.monotonic() + _RETRY_SECONDS, target))
             return None
         return answer
 
-    def _late_ones(self) -> Iterator[PySpyOutput]:
+    def _late_answers(self) -> Iterator[PySpyOutput]:
         now = time.monotonic()
-        away, self._looked = stalled(now - self._looked, _WAKE_SECONDS), now
-        for one in tuple(self._running):
-            one.end += away
-            if now > one.end:
-                self._running.remove(one)
-                _kill(one)
-                _log.debug("ran, killed at its deadline", argv=one.command, ms=milliseconds(one.began))
-                yield PySpyOutput(one.target, late=self._deadline)
+        away, self._deadlines_checked = stalled(now - self._deadlines_checked, _WAKE_SECONDS), now
+        for process in tuple(self._running):
+            process.end += away
+            if now > process.end:
+                self._running.remove(process)
+                _kill(process)
+                _log.debug("ran, killed at its deadline", argv=process.command, ms=milliseconds(process.began))
+                yield PySpyOutput(process.target, late=self._deadline)
 
 
-def _kill(one: _PySpyProcess) -> None:
+def _kill(process: _PySpyProcess) -> None:
     try:
-        os.kill(one.child, signal.SIGKILL)
-        os.waitpid(one.child, 0)
+        os.kill(process.child, signal.SIGKILL)
+        os.waitpid(process.child, 0)
     except (ProcessLookupError, ChildProcessError):
-        pass  # it has ended, and was waited for when something interrupted us
-    _close(one)
+        pass  # it has ended, and was reaped just before this call was interrupted
+    _close(process)
 
 
-def _close(one: _PySpyProcess) -> None:
-    os.close(one.output)
-    os.close(one.errors)
+def _close(process: _PySpyProcess) -> None:
+    os.close(process.output)
+    os.close(process.errors)
 
 
 def _contents(handle: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Local variables worth keeping, by an allow-list: the only ones that ever leave the target.
+"""The allow-list of local variables that are read from a target.
 
-A stack says that a rank is in ``recv``; its local ``src`` says from whom. Values are kept as short text.
-Nothing else of a frame's variables is kept: they may hold secrets, and a snapshot must not.
+A stack shows that a rank is in ``recv``; its local ``src`` tells from which rank. Values are kept as short text. No
+other variables of a frame are kept: they may contain secrets, and a snapshot must not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from breakranks.snapshot.code_owner import is_own
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _ENDS = ("src", "dst", "group_src", "group_dst")
-# (function, part of the file's path) -> names. The path must match: these names mean this only there.
+# (function, part of the path of its file) → names. The path must match: elsewhere these names mean something else.
 _KEPT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("recv", _C10D, _ENDS),
     ("send", _C10D, _ENDS),
@@ -32,30 +32,30 @@ _KEPT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "/filelock/", ("lock_filename", "canonical")),
     ("", "/portalocker/", ("filename",)),
 )
-# Loop counters of the user's own code: they tell which rank is behind. Numbers only.
+# Loop counters of the user's own code, which show which rank is behind. Only numbers are kept.
 _COUNTERS = frozenset("step i it iter iteration epoch batch_idx batch_index global_step n_iter idx".split())
 _NUMBER = re.compile(r"-?\d{1,18}\Z")
-# A lock file of the user's own making: a path that is called so. It must look like a path: a text that merely
-# ends in "lock" may be anything, a password too.
+# A lock file that the user's own code made: a path with such an ending. It must look like a path: a text that ends in
+# "lock" may be anything, even a password.
 _LOCK_PATH = re.compile(r"""["'][^"'\n]{0,400}(?:/[^"'\n/]{0,100}lock|\.lock|\.lck|\.pid)["']\Z""", re.IGNORECASE)
-# A key that is made anew in every run and kept nowhere: without it a short secret could be guessed from its mark.
+# A new key in every run, stored nowhere. Without it a short secret could be guessed from its mark.
 _KEY = os.urandom(16)
 _FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?\Z")
 _MAX_VALUE_CHARACTERS = 512
 
 
 def progress(values: list[str]) -> str:
-    """A short mark of a frame's plain values: it changes when the frame's work goes on, and tells nothing else.
+    """Return a short mark of the plain values of a frame, which changes when the frame makes progress.
 
-    Only numbers, text and containers of them count; an object that is made anew each turn of a waiting loop
-    says nothing about progress.
+    Only numbers, text and containers of them count: an object that a waiting loop creates anew in each iteration is
+    not progress.
     """
     plain = [text for text in values if text and " at 0x" not in text and not _FLOAT.match(text)]
     return blake2b("\0".join(plain).encode(errors="replace"), key=_KEY, digest_size=4).hexdigest()
 
 
 def keep(function: str, file: str, name: str, text: str) -> str | None:
-    """The value to keep, or None. ``text`` is the representation that the inspector gives."""
+    """Return the value to keep, or None. ``text`` is the representation that py-spy prints."""
     for kept, path, names in _KEPT:
         if name in names and kept in ("", function) and path in file:
             return text.strip("\"'")[:_MAX_VALUE_CHARACTERS]

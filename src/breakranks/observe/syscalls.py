@@ -1,8 +1,8 @@
-"""What system call a thread is blocked in, on which file, and until when.
+"""The system call that a thread is blocked in, on which file, and until when.
 
-``/proc/PID/task/TID/syscall`` gives the number and the arguments. The deadline of a sleep or of a wait
-with a timeout lies in the target's memory, and is read from there: it tells a rank that sleeps one more
-second from one that sleeps for an hour.
+``/proc/PID/task/TID/syscall`` contains the number and the arguments. The deadline of a sleep, or of a wait with a
+timeout, is read from the memory of the target: it distinguishes a rank that sleeps for another second from one that
+sleeps for an hour.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from breakranks.observe.process_memory import peek
 from breakranks.snapshot.model import Call
 
-# Only calls that block; the rest is shown by number.
+# Only calls that block. Others are shown by their number.
 _X86_64 = {
     0: "read", 1: "write", 7: "poll", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 23: "select",
     34: "pause", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
@@ -43,8 +43,8 @@ FILE_CALLS = frozenset(
     " connect accept accept4 sendto recvfrom sendmsg recvmsg ioctl close fallocate splice sendfile"
     " epoll_wait epoll_pwait epoll_pwait2 syncfs".split()
 )
-# A call that was interrupted (by us, for one) goes on as restart_syscall with its old arguments; where in
-# the kernel it waits says which one it was.
+# An interrupted call (by py-spy, for example) continues as restart_syscall with its old arguments. The kernel function
+# in which it waits tells which call it was.
 _RESTARTED = {"futex": "futex", "hrtimer_nanosleep": "clock_nanosleep", "do_nanosleep": "clock_nanosleep",
               "poll_schedule": "poll", "do_poll": "poll", "do_sys_poll": "poll"}  # fmt: skip
 _PATH_CALLS = {"open": 0, "openat": 1, "stat": 0, "lstat": 0, "newfstatat": 1, "access": 0, "rename": 0,
@@ -61,7 +61,7 @@ def table_for(machine: str | None = None) -> dict[int, str]:
 
 
 def parse(text: str, names: dict[int, str]) -> tuple[str, tuple[int, ...]] | None:
-    """Name and arguments from the file's one line; None when the thread runs.
+    """Return the name and the arguments in the one line of the file, or None if the thread runs.
 
     >>> parse("0 0x3 0x7f 0x10 0x0 0x0 0x0 0x7ffc 0x7f91", {0: "read"})
     ('read', (3, 127, 16, 0, 0, 0))
@@ -78,7 +78,7 @@ def parse(text: str, names: dict[int, str]) -> tuple[str, tuple[int, ...]] | Non
 
 
 def read(pid: int, tid: int, names: dict[int, str], idle: float | None, wchan: str = "") -> Call | None:
-    """The call that a thread is in now; None when it runs or must not be asked."""
+    """Return the call that a thread is in now, or None if it runs or reading it is not permitted."""
     try:
         with open(f"/proc/{pid}/task/{tid}/syscall") as file:
             parsed = parse(file.read(), names)
@@ -94,11 +94,11 @@ def read(pid: int, tid: int, names: dict[int, str], idle: float | None, wchan: s
 
 
 def _path(pid: int, name: str, arguments: tuple[int, ...]) -> str:
-    """The file that a call names by its path: an open of a FIFO or of a file on a dead server blocks."""
+    """The file that a call names by its path: opening a FIFO, or a file on a dead server, blocks."""
     index = _PATH_CALLS.get(name)
     if index is None:
         return ""
-    # A path may end close to a page that is not there: read it in small pieces.
+    # Read in small pieces: the path may end just before a page that is not mapped.
     found = b""
     while len(found) < _MAX_PATH_BYTES and b"\0" not in found:
         piece = peek(pid, arguments[index] + len(found), 64 - (arguments[index] + len(found)) % 64)
@@ -126,7 +126,7 @@ def _fd(pid: int, name: str, arguments: tuple[int, ...]) -> int:
 
 
 def _lone_bit(pid: int, address: int, count: int) -> int:
-    """The only descriptor in a select's read set; -1 if there are none or several."""
+    """The only descriptor in the read set of a select; -1 if there are none or several."""
     if not address:
         return -1
     data = peek(pid, address, (count + 63) // 64 * 8)
@@ -135,7 +135,7 @@ def _lone_bit(pid: int, address: int, count: int) -> int:
 
 
 def _left(pid: int, name: str, arguments: tuple[int, ...], idle: float | None) -> float | None:
-    """Seconds until the call's own deadline. For a relative timeout, what is left after ``idle``."""
+    """Seconds until the call times out. For a relative timeout, the rest after ``idle`` seconds."""
     waited = idle or 0.0
     if name == "clock_nanosleep":
         clock, flags, address = arguments[:3]

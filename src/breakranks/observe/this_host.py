@@ -1,4 +1,4 @@
-"""This host: its addresses, and what tells it from others."""
+"""This host: its addresses, and a key that distinguishes it from others."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 
 
 def addresses() -> tuple[str, ...]:
-    """Its own IP addresses, without loopback ones."""
+    """Return the IP addresses of this host, without loopback ones."""
     found = dict.fromkeys(_of_ipv4())
     found.update(dict.fromkeys(_of_ipv6()))
     return tuple(found)
 
 
 def _of_ipv4() -> list[str]:
-    # A leaf of the routing trie, then what it is: `|-- 10.0.0.5` and `/32 host LOCAL`.
+    # A leaf of the routing trie, followed by its type: `|-- 10.0.0.5` and `/32 host LOCAL`.
     found = []
-    last = ""
+    leaf = ""
     for line in _lines("/proc/net/fib_trie"):
         words = line.split()
         if words[:1] == ["|--"]:
-            last = words[1]
-        elif words[-1:] == ["LOCAL"] and words[:1] == ["/32"] and not last.startswith("127."):
-            found.append(last)
+            leaf = words[1]
+        elif words[-1:] == ["LOCAL"] and words[:1] == ["/32"] and not leaf.startswith("127."):
+            found.append(leaf)
     return found
 
 
@@ -39,12 +39,12 @@ def _of_ipv6() -> list[str]:
 
 
 def same_host() -> str:
-    """Equal for two processes that see the same processes."""
+    """Return a key that is equal for two processes in the same PID namespace of the same boot."""
     try:
-        space = os.readlink("/proc/self/ns/pid")
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
-        space = ""
-    return f"{''.join(_lines('/proc/sys/kernel/random/boot_id'))} {space}"
+        namespace = ""
+    return f"{''.join(_lines('/proc/sys/kernel/random/boot_id'))} {namespace}"
 
 
 def _lines(path: str) -> list[str]:

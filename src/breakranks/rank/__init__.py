@@ -1,7 +1,7 @@
-"""What runs in a rank that somebody debugs: the stop, the agent that a console talks to, and what they need.
+"""The code that runs in a rank that is debugged: the stop, the agent that serves consoles, and what they need.
 
-Imported by the job itself (``breakranks.breakpoint()``), so: the standard library only, torch only where the process
-has imported it, and nothing here may raise into the job. See docs/breakpoints.md.
+Imported by the job itself (``breakranks.breakpoint()``), so: the standard library only, torch only if the process has
+imported it, and no exception of breakranks may reach the job. See docs/breakpoints.md.
 """
 
-AGENT_THREAD = "breakranks rank"  # what the kernel calls it, in its 15 characters
+AGENT_THREAD = "breakranks rank"  # its name in the kernel, of at most 15 characters

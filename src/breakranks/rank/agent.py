@@ -1,8 +1,8 @@
 """The agent of a rank: one daemon thread on a private socket, from the first breakpoint on.
 
-It passes lines between consoles and the stopped thread, tells the other ranks what this one is at, lets it go when its
-reason to wait is gone, and keeps the timeouts of its groups long meanwhile. Idle it wakes once a second. It takes no
-signal, and no lock of the job's.
+It passes lines between consoles and the stopped thread, publishes the state of this rank to the others, resumes it when
+its reason to wait is gone, and keeps the timeouts of its groups long until then. While idle it wakes once a second. It
+takes no signals and no locks of the job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from breakranks.rank import AGENT_THREAD, fork_hooks, handlers, run_dir
 from breakranks.rank.breakpoints import Breakpoints
@@ -27,22 +27,25 @@ from breakranks.rank.stop_state import GONE, StopInfo, StopState
 from breakranks.rank.switch_interval import SwitchInterval, wake_on_time
 from breakranks.rank.unix_server import Client, UnixServer
 from breakranks.rank.unload import wait_for_threads
+from breakranks.rank_messages import CodePlace, RankState, StateEvent
 
 if TYPE_CHECKING:
     from breakranks.rank.rank_pdb import RankPdb
     from breakranks.rank.stop_notice import OpenedConsole
     from breakranks.rank.unload import Unload
 
-_CONSOLE_END_SECONDS = 0.5  # seconds that a console takes to end, once it has let go of us
-_CONSOLE_LOOK_SECONDS = 0.1
-_SHARED_CONSOLE_SECONDS = 2.0  # how long a rank that ends waits for a console that other ranks may have, too
-_LAST_CONSOLE_SECONDS = 30.0  # and the last rank
-_NOBODY_SECONDS = 15.0  # seconds for which an agent that was brought here waits for whoever brought it,
-_SLOW_SECONDS = 120.0  # and for one that lives, on a machine that stands still now and then
+_CONSOLE_END_SECONDS = 0.5  # that a console takes to end after it has hung up
+_CONSOLE_POLL_SECONDS = 0.1
+_SHARED_CONSOLE_SECONDS = 2.0  # that a rank waits at its end for a console which other ranks may use as well
+_LAST_CONSOLE_SECONDS = 30.0  # the same, for the last rank
+_DEAD_CLIENT_SECONDS = 15.0  # that an injected agent waits for its client, if that has died,
+_SLOW_CLIENT_SECONDS = 120.0  # and if it lives, on a machine that is suspended now and then
+
+State = TypeVar("State", bound=RankState)
 
 
 class RankAgent:
-    """``me`` is who this process is, ``stop_state`` its stopped thread, ``watch`` what it knows of the others."""
+    """``me`` is the identity of this process, ``stop_state`` its stopped thread, ``watch`` the state of other ranks."""
 
     def __init__(
         self,
@@ -54,12 +57,12 @@ class RankAgent:
         guest: dict[str, Any] | None = None,
     ) -> None:
         self.me = me
-        self.forked = forked  # in a forked child: nothing of this agent is there
+        self.forked = forked  # called in a forked child, where the agent does not run
         self._left = left
-        self._attached = leaving  # not None: it goes with its last console, and takes all of ours along
+        self._attached = leaving  # not None: the agent was injected, and unloads itself after its last console
         self.leaving = False
-        self.expected = int(leaving is not None)  # how many consoles are about to come,
-        self._guest, self._since = guest or {}, time.monotonic()  # the last of them, and when it said so
+        self.expected = int(leaving is not None)  # consoles that are about to connect
+        self._guest, self._since = guest or {}, time.monotonic()  # the process of the last one, and since when
         self.pid = os.getpid()
         self.name = f"helper-{self.pid}" if me.helper else f"rank-{me.rank}"
         self.path = f"{run_dir.private(run_dir.base())}/{me.job}"
@@ -71,7 +74,7 @@ class RankAgent:
         self.pdbs = PdbRegistry(lambda: _rank_pdb()(self), _rank_pdb)
         self.breakpoints = Breakpoints(self)
         self._switch_interval = SwitchInterval()
-        self.console: OpenedConsole | None = None  # one that this rank has opened in its own terminal
+        self.console: OpenedConsole | None = None  # the one that this rank has opened in its own terminal
         self._ending = False
         self._finalizer: Any = None
         self._thread = threading.Thread(target=self._run, name="breakranks", daemon=True)
@@ -83,36 +86,36 @@ class RankAgent:
             self.watch.meet()
             self.watch.publish()
             self._thread.start()
-        except BaseException:  # no more threads: 3.12 has none left once the main one has ended
+        except BaseException:  # no thread can be started: from 3.12 on, none after the main thread has ended
             self.server.close()
             run_dir.remove(self.path, f"{self.pid}.sock", f"{self.name}.json")
             raise
         atexit.register(self.end)
         multiprocessing = sys.modules.get("multiprocessing.util")
-        if multiprocessing is not None:  # its children end without atexit
+        if multiprocessing is not None:  # its children end without running atexit functions
             self._finalizer = multiprocessing.Finalize(None, self.end, exitpriority=0)
 
     def enter(self, stop: StopInfo) -> None:
         """A thread of the job stops here."""
         self.stop_state.take(stop)
         self.watch.publish()
-        if stop.holds:  # after it: who holds for a rank that is not stopped goes on at once
+        if stop.holds:  # after publish: a rank that holds for one that is not stopped resumes at once
             self.watch.announce({"do": "hold", "ranks": str(stop.holds), "reason": f"rank {self.me.rank} crashed"})
         self.server.wake()
 
     def leave(self, *, tracing: bool) -> None:
         self.stop_state.give(tracing=tracing)
         self.watch.publish()
-        self.server.tell({"event": "state", **self.state()})
+        self.server.tell(self.report(StateEvent))
 
     def loose(self) -> None:
-        """The rank runs and is not traced any more."""
+        """The rank runs and is no longer traced."""
         self.stop_state.tracing = False
         self.watch.publish()
-        self.server.tell({"event": "state", **self.state()})
+        self.server.tell(self.report(StateEvent))
 
     def end(self) -> None:
-        """Leave nothing behind, before the interpreter ends: a thread in C++ could take the process along then."""
+        """Clean up before the interpreter ends: after that, a thread in C++ could end the process at any time."""
         if os.getpid() != self.pid or self._ending:
             return
         self._ending = True
@@ -121,23 +124,25 @@ class RankAgent:
         if self.leaving:
             return
         self.server.hang_up()
-        # The entry stays while others are here: to those that hold for this rank it says that it will not come.
+        # The entry stays while other ranks run: it tells those that hold for this rank that it has ended.
         self.watch.end()
         self._wait_for_console()
         run_dir.remove(self.path, f"{self.pid}.sock")
 
     def _wait_for_console(self) -> None:
-        """The one that this rank has opened must have left the terminal before a shell takes it back. When the job
-        ends, the console may be killed with it, at its terminal. It stays as long as other ranks are there."""
+        """The console that this rank has opened must leave the terminal before a shell takes it back.
+
+        When the job ends, the console may be killed with it. It stays as long as there are other ranks.
+        """
         began = time.monotonic()
-        while self.console is not None and not self.console.ended(_CONSOLE_LOOK_SECONDS):
+        while self.console is not None and not self.console.ended(_CONSOLE_POLL_SECONDS):
             limit = _SHARED_CONSOLE_SECONDS if run_dir.inhabited(self.path) else _LAST_CONSOLE_SECONDS
             if time.monotonic() - began > limit:
                 return
 
     def abandon(self) -> None:
-        """In a forked child: the thread is not here, and what it had open is its parent's."""
-        self.pid = -1  # also where the child has the number of its parent, in a namespace of its own
+        """In a forked child: the agent's thread does not exist, and its open files belong to the parent."""
+        self.pid = -1  # a child in a pid namespace of its own may have the pid of its parent
         remember_parent(self.me.rank, self.me.job)
         self._switch_interval.end()
         self.timeouts.abandon()
@@ -146,54 +151,61 @@ class RankAgent:
 
     @property
     def here(self) -> bool:
-        """False in a forked child: nobody is there who could let a stopped thread go on."""
+        """False in a forked child, where no thread could resume a stopped one."""
         return os.getpid() == self.pid
 
     def serves(self) -> bool:
-        """Whether the thread is there that a stopped one waits for."""
+        """Whether the agent's thread runs, for which a stopped thread waits."""
         return self.here and self._thread.is_alive()
 
     @property
     def attached(self) -> bool:
-        """Whether somebody has brought it here, and the job has not called for it."""
+        """Whether the agent was injected, and not started by a breakpoint of the job."""
         return self._attached is not None
 
     @property
     def watched(self) -> bool:
-        """Whether a console is here."""
+        """Whether a console is connected."""
         return any(client.console for client in self.server.clients)
 
-    def state(self) -> dict[str, Any]:
-        """What a console is told of this rank."""
+    def state(self) -> RankState:
+        """The state of this rank, as consoles get it."""
+        return self.report(RankState)
+
+    def report(self, kind: type[State], **fields: Any) -> State:
+        """An event that contains the state, with these fields of its own."""
         stop_state = self.stop_state
-        turn = stop_state.turn  # before the rest: that is then at least as new
+        turn = stop_state.turn  # read first, so that the rest is at least as new
         stop = stop_state.stop
-        found: dict[str, Any] = {
-            "turn": turn,
-            "rank": self.me.rank,
-            "world": self.me.world,
-            "pid": self.pid,
-            "host": self.me.host,
-            "helper": self.me.helper,
-            "state": stop_state.state,
-            "tracing": stop_state.tracing,
-            "off": self.watch.off,
-            "consoles": sum(client.console for client in self.server.clients),
-        }
         if stop is not None:
-            found |= {
+            fields = {
                 "role": stop.role,
                 "stoppers": str(stop.stoppers),
                 "until_go": stop.until_go,
                 "reason": stop.reason,
+                "crashed": stop.crashed,
+                "exception": stop.exception,
                 "site": stop.site,
                 "thread": stop.thread,
                 "since": stop.since,
-                "where": stop.where,
+                "where": CodePlace(**stop.where) if stop.where else None,
                 "inside": stop.inside,
-                "notes": stop.notes,
+                "notes": tuple(stop.notes),
+                **fields,
             }
-        return found
+        return kind(
+            turn=turn,
+            rank=self.me.rank,
+            world=self.me.world,
+            pid=self.pid,
+            host=self.me.host,
+            helper=self.me.helper,
+            state=stop_state.state,
+            tracing=stop_state.tracing,
+            off=self.watch.off,
+            consoles=sum(client.console for client in self.server.clients),
+            **fields,
+        )
 
     # ---- the thread
 
@@ -201,15 +213,15 @@ class RankAgent:
         _name_thread()
         wake_on_time()
         if self._attached is not None:
-            self._switch_interval.begin(time.monotonic())  # whoever brought us is about to ask
+            self._switch_interval.begin(time.monotonic())  # the client is about to send requests
         try:
-            looked = 0.0
+            checked = 0.0
             while not self._ending:
                 pause = self.watch.pause
                 self.server.turn(pause)
                 now = time.monotonic()
-                if now - looked >= pause * 0.9 or self.stop_state.stop is not None:
-                    looked = now
+                if now - checked >= pause * 0.9 or self.stop_state.stop is not None:
+                    checked = now
                     self.watch.look(now)
                     self.inspector.tidy()
                     self._switch_interval.look(now)
@@ -219,7 +231,7 @@ class RankAgent:
             self.server.flush()
         except Exception as error:
             self._switch_interval.end()
-            # A thread of ours never brings the job down, and never prints a traceback into it.
+            # The agent's thread never ends the job, and prints no traceback into its output.
             self.stop_state.release(f"the agent failed: {error!r}")
             self.timeouts.restore()
             if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
@@ -229,23 +241,23 @@ class RankAgent:
                     self._leave()
 
     def _leave(self) -> bool:
-        """The last console has gone, and nobody called us here: nothing of ours stays. False: a console has come."""
+        """Unload an injected agent after its last console. False: another console has connected."""
         leaving = self._attached
         assert leaving is not None
         self.stop_state.release(GONE)
         self.breakpoints.withdraw()
         self.breakpoints.disarm()
-        visitor = sys.modules.get("breakranks.rank.debugpy_session")
-        if visitor is not None:
-            visitor.stop()
+        session = sys.modules.get("breakranks.rank.debugpy_session")
+        if session is not None:
+            session.stop()
         if not wait_for_threads(leaving, self._wanted) or not self._deserted:
             return False
-        self.leaving = True  # whoever comes now starts anew
+        self.leaving = True  # from now on, an attach starts a new agent
         self.timeouts.restore()
         self.watch.end()
         self.server.close()
         run_dir.remove(self.path, f"{self.pid}.sock", f"{self.name}.json")
-        atexit.unregister(self.end)  # until here the process, should it end, waits for this
+        atexit.unregister(self.end)  # up to here, the end of the process waits for the agent
         if self._finalizer is not None:
             self._finalizer.cancel()
         self._left(self)
@@ -255,36 +267,36 @@ class RankAgent:
         return True
 
     def expect(self, guest: dict[str, Any]) -> None:
-        """Somebody is about to come: this process."""
+        """A console is about to connect: the process ``guest``."""
         self.expected += 1
         self._guest, self._since = guest, time.monotonic()
 
     @property
     def _deserted(self) -> bool:
-        """Whether nobody is here, and nobody is about to come."""
+        """Whether no console is connected, and none is about to connect."""
         if self.watched:
             return False
         waited = time.monotonic() - self._since
         return (
             not self.expected
-            or waited >= _SLOW_SECONDS
-            or (waited >= _NOBODY_SECONDS and not run_dir.alive(self._guest))
+            or waited >= _SLOW_CLIENT_SECONDS
+            or (waited >= _DEAD_CLIENT_SECONDS and not run_dir.alive(self._guest))
         )
 
     def _wanted(self, pause: float) -> bool:
-        self.stop_state.release(GONE)  # a thread may have sat down since
+        self.stop_state.release(GONE)  # a thread may have stopped since
         self.server.turn(pause)
         return self._ending or not self._deserted
 
     def _listen(self) -> UnixServer:
         for _ in range(10):
-            with run_dir.alone(self.path) as sure:
+            with run_dir.alone(self.path) as locked:
                 run_dir.private(self.path)
-                if sure:
+                if locked:
                     run_dir.sweep(self.path)
                 try:
                     return UnixServer(f"{self.path}/{self.pid}.sock", self._obey, self._gone)
-                except FileNotFoundError:  # the last of those that were here has just cleared up
+                except FileNotFoundError:  # the last process of the job has just removed the folder
                     continue
         raise run_dir.NotPrivateFolder(f"{self.path} vanishes again and again.")
 
@@ -293,7 +305,7 @@ class RankAgent:
         handlers.handle(self, client, message)
 
     def _gone(self, client: Client) -> None:
-        """The last console has left, whatever became of it: what it held goes on, and does not stop again."""
+        """When the last console has left or died, the rank resumes and does not stop again."""
         self.stop_state.drop(client)
         for number in client.probes:
             self.breakpoints.drop_probe(number)
@@ -310,7 +322,7 @@ class RankAgent:
 
 
 def _rank_pdb() -> type[RankPdb]:
-    """Imported when it is needed: pdb and what it needs take a tenth of a second on a busy machine."""
+    """Import it when it is needed: pdb and its imports take a tenth of a second on a busy machine."""
     with fork_hooks.ForksPaused():
         from breakranks.rank.rank_pdb import RankPdb
 
@@ -318,7 +330,7 @@ def _rank_pdb() -> type[RankPdb]:
 
 
 def _name_thread() -> None:
-    """The kernel's name for it is that of the thread that has started it: one of ours that is awaited to end."""
+    """Name the thread in the kernel: it has inherited the name of the thread that injected it."""
     try:
         with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
             file.write(AGENT_THREAD)

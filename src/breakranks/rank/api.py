@@ -1,4 +1,4 @@
-"""What people call in their code: breakpoint, hold, go, post_mortem. None of it ever raises into the job."""
+"""The functions that a program calls: breakpoint, hold, go, post_mortem. None of them raises into the job."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from breakranks.errors import UsageError
 from breakranks.rank import fork_hooks, rank_identity, rank_output, run_dir
-from breakranks.rank.breakpoint_sites import SITES, BreakpointSite
-from breakranks.rankset import RankSet
+from breakranks.rank.breakpoint_calls import SITES, BreakpointSite
+from breakranks.rankset import RankSet, ranks_text
 
 if TYPE_CHECKING:
     from breakranks.rank.agent import RankAgent
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Ranks = int | str | list[int] | tuple[int, ...] | range | set[int] | None
 
 _agent: RankAgent | None = None
-_broken = ""  # why there is no agent; said once
+_broken = ""  # why no agent can start; printed once
 _starting = threading.Lock()
 _said_off = False
 _known_site = SITES.get
@@ -39,16 +39,28 @@ def breakpoint(
     times: int | None = None,
     skip: int = 0,
 ) -> None:
-    """Stop here: the ranks of ``ranks`` at a prompt, the others held at this line, or running on (``others="run"``).
+    """Stop the ranks ``ranks`` at a pdb prompt at this line, and hold the other ranks here.
 
-    ``ranks`` is a number, a set written ``"0-3,7"``, a list, or ``"all"``; without it BREAKRANKS_RANKS says, else 0.
-    ``when`` is a condition: a value, a function without arguments, or an expression as text. ``skip`` lets the first so
-    many calls pass at which the condition holds, ``times`` stops so often at most; both count per line of code.
-    Get to a stopped rank with ``breakranks console``.
+    Connect with ``breakranks console``. Without a console, a breakpoint waits forever, as pdb does.
+
+    ``ranks``: a rank, a set such as ``"0-3,7"``, a list of ranks, or ``"all"``. Default: the environment variable
+    BREAKRANKS_RANKS, or rank 0.
+    ``others``: ``"hold"`` holds the other ranks at this line, ``"run"`` lets them run.
+    ``when``: a condition: a value, a function without arguments, or an expression as text, which is evaluated in the
+    caller. If it raises, the rank prints the error once and does not stop.
+    ``times``: stop at most this number of times.
+    ``skip``: do not stop the first ``skip`` times that the condition is true. ``times`` and ``skip`` count for each
+    line of code separately.
+
+    For example::
+
+        breakranks.breakpoint()  # rank 0 stops, the other ranks are held
+        breakranks.breakpoint(3, when=loss > 10)
+        breakranks.breakpoint("all", when="step == 100", times=1)
     """
     frame = sys._getframe(1)
     known = _known_site((id(frame.f_code), frame.f_lasti))
-    if when is False and known is not None:  # by far the most frequent, so with as little as can be
+    if when is False and known is not None:  # the most frequent case: keep it cheap
         known.calls += 1
         return
     site = known or SITES.at(frame)
@@ -62,11 +74,16 @@ def breakpoint(
     site.stops += 1
     traced = fire(frame, site, ranks, others)
     if traced is not None:
-        traced.trace_from(frame)  # last of all: what is called after it would be traced
+        traced.trace_from(frame)  # the last call: any later one would be traced
 
 
 def hold(ranks: Ranks = "all") -> None:
-    """Keep this rank here, if it is one of ``ranks``, until somebody says go: a console, or ``breakranks.go()``."""
+    """Hold this rank at this line, if it is one of ``ranks``, until ``go`` in a console or ``breakranks.go()``.
+
+    ``ranks`` is as in ``breakranks.breakpoint``. For example::
+
+        breakranks.hold("0-3")
+    """
     frame = sys._getframe(1)
     site = SITES.at(frame)
     agent = _start()
@@ -75,7 +92,7 @@ def hold(ranks: Ranks = "all") -> None:
     chosen = _chosen(ranks, agent, site)
     agent.watch.read_news()
     if chosen is not None and agent.me.rank in chosen and not agent.watch.off and not agent.stop_state.sits():
-        # Held for itself: no other rank's leaving is awaited, only a word.
+        # Held for itself: only `go` releases it, not the release of another rank.
         traced = _stop(frame, site, "held", RankSet([agent.me.rank]), "hold", until_go=True)
         site.calls += 1
         if traced is not None:
@@ -83,7 +100,12 @@ def hold(ranks: Ranks = "all") -> None:
 
 
 def go(ranks: Ranks = "all") -> None:
-    """Let ranks go on that are held now, on all hosts."""
+    """Release the ranks of ``ranks`` that are held now, on all hosts.
+
+    For example, on a rank that runs::
+
+        breakranks.go("1-3")
+    """
     agent = _start()
     if agent is None:
         return
@@ -93,9 +115,12 @@ def go(ranks: Ranks = "all") -> None:
 
 
 def post_mortem(error: BaseException | TracebackType | None = None, *, ranks: Ranks = "all") -> None:
-    """Look at a crash where it happened, while the other ranks hold.
+    """Open a pdb prompt where an exception was raised, in the ranks ``ranks``, and hold the other ranks.
 
-    Within ``except``, or with an exception: now. Otherwise from now on, for every exception that nobody catches.
+    Within ``except``, or with ``error``, the prompt opens now. Otherwise it opens for every uncaught exception from now
+    on: call it on all ranks, at the start of the program. For example::
+
+        breakranks.post_mortem()
     """
     agent = _start()
     if agent is None:
@@ -103,41 +128,41 @@ def post_mortem(error: BaseException | TracebackType | None = None, *, ranks: Ra
     chosen = _chosen(ranks, agent, None)
     if chosen is None:
         return
-    found = error if error is not None else sys.exc_info()[1]
-    if found is None:
+    raised = error if error is not None else sys.exc_info()[1]
+    if raised is None:
         _install_hook(chosen)
         return
-    trace = found if isinstance(found, TracebackType) else found.__traceback__
+    trace = raised if isinstance(raised, TracebackType) else raised.__traceback__
     if agent.me.rank in chosen and trace is not None:
-        _keep(agent, trace, "" if isinstance(found, TracebackType) else _said(found))
+        _keep(agent, trace, "" if isinstance(raised, TracebackType) else _error_text(raised))
 
 
-# ---- for whoever attaches, and the console's side
+# ---- for attach_entry and the agent
 
 
 def present() -> RankAgent | None:
-    """The agent of this process, if it has one."""
+    """Return the agent of this process, if it has one."""
     if _agent is not None and _agent.pid != os.getpid():
         _forked()
     return _agent
 
 
 def attach(me: rank_identity.RankIdentity, leaving: Unload, guest: dict[str, Any]) -> RankAgent:
-    """Start the agent because somebody has come, not because the job called; it goes when they have gone."""
+    """Start the agent for a console that attaches. The agent leaves with its last console."""
     global _agent
     with fork_hooks.ForksPaused(), _starting:
-        from breakranks.rank.agent import RankAgent
+        from breakranks.rank.agent import RankAgent  # a job that reaches no breakpoint does not import it
 
         if _agent is None:
             fork_hooks.begin(_forked)
-            made = RankAgent(me, forked=present, left=forget, leaving=leaving, guest=guest)
-            made.start()
-            _agent = made
+            agent = RankAgent(me, forked=present, left=forget, leaving=leaving, guest=guest)
+            agent.start()
+            _agent = agent
     return _agent
 
 
 def forget(gone: RankAgent) -> None:
-    """The agent has left; the next breakpoint starts another."""
+    """Forget an agent that has left; the next breakpoint starts a new one."""
     global _agent
     with _starting:
         if _agent is gone:
@@ -146,7 +171,7 @@ def forget(gone: RankAgent) -> None:
             fork_hooks.end()
 
 
-# ---- within
+# ---- helpers
 
 
 def _start() -> RankAgent | None:
@@ -157,30 +182,30 @@ def _start() -> RankAgent | None:
         if _agent is None and not _broken:
             fork_hooks.begin(_forked)
             try:
-                from breakranks.rank.agent import RankAgent
+                from breakranks.rank.agent import RankAgent  # as in attach
 
-                made = RankAgent(rank_identity.who(), forked=present, left=forget)
-                made.start()
-                _agent = made
+                agent = RankAgent(rank_identity.who(), forked=present, left=forget)
+                agent.start()
+                _agent = agent
             except run_dir.NotPrivateFolder as error:
                 _broken = str(error)
-            except Exception as error:  # a full disk, no threads left: the job is worth more than its breakpoint
-                _broken = f"no agent can be started here: {error!r}"
+            except Exception as error:  # a full disk, no threads left: the job must not fail for its breakpoint
+                _broken = f"the agent cannot start: {error!r}"
             if _broken:
-                rank_output.say(f"the breakpoints of this process are off. {_broken}")
+                rank_output.say(f"breakpoints are off in this process. {_broken}")
     return _agent
 
 
 def _forked() -> None:
-    """In a child: nothing of its parent's debugging is there. No lock is taken, whose owner may not be there."""
+    """Drop the state of the parent in a forked child. Take no lock: its owner may be a thread that was not forked."""
     global _agent, _broken, _starting
     agent, _agent, _broken, _starting = _agent, None, "", threading.Lock()
     if agent is None:
         return
     with contextlib.suppress(Exception):
         agent.abandon()
-    mine = agent.pdbs.of(threading.get_ident())
-    displaced = mine.displaced if mine is not None else None
+    own_pdb = agent.pdbs.of(threading.get_ident())
+    displaced = own_pdb.displaced if own_pdb is not None else None
     for pdb in agent.pdbs.all():
         pdb.return_streams()
     agent.pdbs.clear()
@@ -199,12 +224,13 @@ def _holds(when: object, frame: FrameType, site: BreakpointSite) -> bool:
             when = when()
         return bool(when)
     except Exception as error:
-        _complain(site, f"the condition at {site.name} raised {type(error).__name__}: {error}; it does not stop there")
+        raised = f"{type(error).__name__}: {error}"
+        _complain(site, f"the condition at {site.name} raised {raised}; the rank does not stop there")
         return False
 
 
 def _complain(site: BreakpointSite | None, text: str) -> None:
-    """Once a site: a loop comes by a million times."""
+    """Print once for each site: a loop may reach it a million times."""
     if site is None or not site.complained:
         rank_output.say(text)
     if site is not None:
@@ -212,27 +238,28 @@ def _complain(site: BreakpointSite | None, text: str) -> None:
 
 
 def _chosen(ranks: Ranks, agent: RankAgent, site: BreakpointSite | None) -> RankSet | None:
-    """The ranks that are meant, as far as the job has them; None where that is none."""
+    """Return those of ``ranks`` that the job has, or None if it has none of them."""
     if ranks is None:
         ranks = os.environ.get("BREAKRANKS_RANKS") or 0
-    everyone = RankSet.span(0, agent.me.world)
+    all_ranks = RankSet.span(0, agent.me.world)
     try:
         if isinstance(ranks, (int, str)):
-            asked = everyone if ranks == "all" else RankSet.parse(str(ranks))
+            chosen = all_ranks if ranks == "all" else RankSet.parse(str(ranks))
         else:
-            asked = RankSet(ranks)
+            chosen = RankSet(ranks)
     except (UsageError, ValueError, TypeError) as error:
-        _complain(site, f"ranks={ranks!r} is not understood ({error}); write 3, '0-3,7', [0, 1] or 'all'")
+        _complain(site, f"ranks={ranks!r} is not a set of ranks ({error}); write 3, '0-3,7', [0, 1] or 'all'")
         return None
-    if asked - everyone:
-        _complain(site, f"there is no rank {asked - everyone} in this job of {agent.me.world} (ranks={ranks!r})")
-    return asked & everyone or None
+    if chosen - all_ranks:
+        missing = ranks_text(chosen - all_ranks)
+        _complain(site, f"this job has no {missing}; its ranks are {all_ranks} (ranks={ranks!r})")
+    return chosen & all_ranks or None
 
 
 def fire(
     frame: FrameType, site: BreakpointSite, ranks: Ranks, others: str, *, until_go: bool = False
 ) -> RankPdb | None:
-    """Stop, hold or run past, as this rank's part is; the debugger, where it is to trace from here."""
+    """Stop this rank, hold it or let it run. Return the debugger, where it is to trace from here."""
     site.inside += 1
     try:
         return _take_part(frame, site, ranks, others, until_go)
@@ -240,36 +267,36 @@ def fire(
         site.inside -= 1
         site.calls += 1
         if _agent is not None:
-            _agent.watch.publish()  # who holds for this rank goes on when the call is counted
+            _agent.watch.publish()  # a rank that is held for this one resumes when the call is counted
 
 
 def _take_part(frame: FrameType, site: BreakpointSite, ranks: Ranks, others: str, until_go: bool) -> RankPdb | None:
     agent = _start()
     if agent is None or agent.stop_state.sits():
-        return None  # what is evaluated at a prompt does not stop again
-    agent.me = rank_identity.who()._replace(job=agent.me.job, helper=agent.me.helper)  # torch may know more by now
+        return None  # code that is evaluated at a prompt does not stop again
+    agent.me = rank_identity.who()._replace(job=agent.me.job, helper=agent.me.helper)  # torch may be initialised now
     agent.watch.meet()
     chosen = _chosen(ranks, agent, site)
     if chosen is None:
         return None
     if others not in ("hold", "run"):
-        _complain(site, f"others={others!r} is not understood; it is 'hold' or 'run'. They are held.")
+        _complain(site, f"others={others!r} is not valid; write 'hold' or 'run'. The other ranks are held.")
     agent.watch.read_news()
     if agent.watch.off:
         _say_off(site, agent.me)
         return None
     if agent.me.rank in chosen:
         return _stop(frame, site, "prompt", chosen, "breakpoint", until_go=until_go)
-    if agent.me.helper:  # a helper of a rank that does not stop is nobody's to hold
+    if agent.me.helper:  # a helper is never held for another rank
         return None
     if others == "run":
-        agent.watch.run_past(_made(site, "held", chosen, "breakpoint", until_go))
+        agent.watch.run_past(_stop_info(site, "held", chosen, "breakpoint", until_go))
         return None
     return _stop(frame, site, "held", chosen, "breakpoint", until_go=until_go)
 
 
-def _made(site: BreakpointSite, role: str, stoppers: RankSet, reason: str, until_go: bool) -> StopInfo:
-    from breakranks.rank.stop_state import StopInfo
+def _stop_info(site: BreakpointSite, role: str, stoppers: RankSet, reason: str, until_go: bool) -> StopInfo:
+    from breakranks.rank.stop_state import StopInfo  # imported with the agent, not before
 
     return StopInfo(
         site=site.name, count=site.calls + 1, role=role, stoppers=stoppers, reason=reason, until_go=until_go
@@ -280,12 +307,12 @@ def _stop(
     frame: FrameType, site: BreakpointSite, role: str, stoppers: RankSet, reason: str, *, until_go: bool
 ) -> RankPdb | None:
     with fork_hooks.ForksPaused():
-        from breakranks.rank import stop_notice, thread_location
+        from breakranks.rank import stop_notice, thread_location  # needed where a rank stops, and only there
 
     agent = _agent
     if agent is None:
         return None
-    stop = _made(site, role, stoppers, reason, until_go)
+    stop = _stop_info(site, role, stoppers, reason, until_go)
     stop.where = thread_location.place(frame)
     stop_notice.announce(agent, stop)
     pdb = agent.pdbs.mine()
@@ -297,7 +324,8 @@ def _say_off(site: BreakpointSite, me: rank_identity.RankIdentity) -> None:
     global _said_off
     if not _said_off and me.local_rank == 0:
         rank_output.say(
-            f"passed {site.name}: breakpoints are off since the console left; `breakranks console` arms them"
+            f"did not stop at {site.name}: breakpoints are off since the console left; "
+            "`breakranks console` turns them on"
         )
     _said_off = True
 
@@ -310,38 +338,48 @@ def _install_hook(chosen: RankSet) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
         before(kind, error, trace)
         agent = _agent
-        seen = rank_output.standing_error()
-        if seen is not sys.stderr and seen is not None:
-            traceback.print_exception(kind, error, trace, file=seen)  # nobody sees it there while this rank is kept
+        stream = rank_output.unbuffered_stderr()
+        if stream is not sys.stderr and stream is not None:
+            # torch prints its buffer only after the hook, which is after the stop.
+            traceback.print_exception(kind, error, trace, file=stream)
         if agent is None or trace is None or issubclass(kind, KeyboardInterrupt) or agent.me.rank not in chosen:
             return
-        _keep(agent, trace, _said(error))
+        _keep(agent, trace, _error_text(error))
 
-    keep: Callable[..., Any] = hook
-    keep.breakranks = True  # type: ignore[attr-defined]
+    marked: Callable[..., Any] = hook
+    marked.breakranks = True  # type: ignore[attr-defined]
     sys.excepthook = hook
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:500]
     except Exception:
         return type(error).__name__
 
 
-def _keep(agent: RankAgent, trace: TracebackType, what: str) -> None:
-    """Keep a rank at the place of its crash, and hold the others meanwhile."""
+def _keep(agent: RankAgent, trace: TracebackType, error: str) -> None:
+    """Stop a rank where it crashed, and hold the other ranks."""
     with fork_hooks.ForksPaused():
-        from breakranks.rank import stop_notice, thread_location
-        from breakranks.rank.stop_state import StopInfo
+        from breakranks.rank import stop_notice, thread_location  # as in _stop
+        from breakranks.rank.stop_state import StopInfo  # as in _stop_info
 
     agent.watch.read_news()
     if agent.watch.off or agent.stop_state.sits():
         return
     mine = RankSet([agent.me.rank])
     others = RankSet.span(0, agent.me.world) - mine
-    reason = f"crashed: {what}" if what else "crashed"
-    stop = StopInfo(site="", count=0, role="prompt", stoppers=mine, reason=reason, holds=others)
+    reason = f"crashed: {error}" if error else "crashed"
+    stop = StopInfo(
+        site="",
+        count=0,
+        role="prompt",
+        stoppers=mine,
+        reason=reason,
+        crashed=True,
+        exception=error,
+        holds=others,
+    )
     innermost = trace
     while innermost.tb_next is not None:
         innermost = innermost.tb_next
@@ -350,5 +388,5 @@ def _keep(agent: RankAgent, trace: TracebackType, what: str) -> None:
     agent.pdbs.mine().post_mortem(trace, stop)
 
 
-for _one in (breakpoint, hold, go, post_mortem):
-    setattr(_one, "_torchdynamo_disable", True)  # noqa: B010  # torch.compile breaks its graph here, without a word
+for _function in (breakpoint, hold, go, post_mortem):
+    setattr(_function, "_torchdynamo_disable", True)  # noqa: B010  # torch.compile breaks its graph here silently

@@ -1,4 +1,4 @@
-"""An agent in a process that nobody prepared: how it begins there."""
+"""Start an agent in a process that did not call breakranks: the entry point of injected code."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from breakranks.rank.unload import Unload
 
 
 def answer(given: dict[str, Any], finder: Any) -> dict[str, Any]:
-    """Start the agent, unless one is here. ``finder`` gave out these modules; None: they are the job's own import."""
+    """Start the agent, unless one runs here. ``finder`` provided these modules; None: the job imported them itself."""
     leaving = Unload(finder, frozenset(linecache.cache))
     guest = dict(given.get("guest") or {})
     before = api.present()
     if before is not None:
         before.expect(guest)
-        told = _told(before)
+        reply = _reply(before)
         leaving.unload()
-        return told
+        return reply
     try:
-        agent = api.attach(_who(given), leaving, guest)
+        agent = api.attach(_identity(given), leaving, guest)
     except run_dir.NotPrivateFolder as error:
         refused = str(error)
     except Exception as error:  # a full disk, no threads left
-        refused = f"no agent can be started there: {error!r}"
+        refused = f"the agent cannot start: {error!r}"
     else:
-        return _told(agent)
+        return _reply(agent)
     leaving.unload()
     return {"refused": refused}
 
 
-def _told(agent: Any) -> dict[str, Any]:
+def _reply(agent: Any) -> dict[str, Any]:
     if agent.leaving:
         return {"leaving": True}
     return {"path": f"{agent.path}/{agent.pid}.sock", "job": agent.me.job, "attached": agent.attached}
 
 
-def _who(given: dict[str, Any]) -> RankIdentity:
-    """Who this process is; whoever attaches may know better, where it was started as nobody's rank."""
+def _identity(given: dict[str, Any]) -> RankIdentity:
+    """Return the identity of this process; for a process that no launcher started as a rank, ``given`` has it."""
     me = rank_identity.who()
     if given.get("named"):
         return me._replace(world=max(me.world, int(given["world"])))

@@ -1,4 +1,4 @@
-"""pdb's commands for breakpoints, as they are for a rank, and ours beside them: watch, unwatch, catch."""
+"""pdb's commands for breakpoints, adapted to a rank, and three more: watch, unwatch, catch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class BreakpointCommands(_Pdb):
-    """Comes before ``pdb.Pdb``: one table for all threads, files by the end of their path, and lines that have code."""
+    """A mixin before ``pdb.Pdb``: one table for all threads, files by the end of their path, only lines with code."""
 
     agent: Any
     loaded_only = False  # whether a file must be loaded already
@@ -38,13 +38,13 @@ class BreakpointCommands(_Pdb):
 
     @breaks.setter
     def breaks(self, value: Any) -> None:
-        """Everybody's: that one pdb begins, or has cleared its own, changes nothing."""
+        """Ignore it: pdb resets the table when it starts or has cleared it, and here all threads share it."""
 
     def _load_breaks(self) -> None:
-        """Those that the job has set by itself are not ours."""
+        """Do not adopt breakpoints that the job has set with its own pdb."""
 
     def share(self) -> None:
-        """Commands of a breakpoint are its own, whichever thread comes to it."""
+        """Share the `commands` of breakpoints between the threads."""
         for name in ("commands", "commands_doprompt", "commands_silent"):
             if hasattr(self, name):
                 setattr(self, name, SHARED.setdefault(name, {}))
@@ -56,14 +56,14 @@ class BreakpointCommands(_Pdb):
         if not self.breaks:
             return "There are no breakpoints"
         with self.agent.breakpoints.lock:
-            for one in list(bdb.Breakpoint.bpbynumber):
-                if one is not None and one.line in self.breaks.get(one.file, ()):
-                    one.deleteMe()
+            for known in list(bdb.Breakpoint.bpbynumber):
+                if known is not None and known.line in self.breaks.get(known.file, ()):
+                    known.deleteMe()
             self.breaks.clear()
         return None
 
     def arm(self) -> None:
-        """Make what the threads come back to what the tables say; tell whoever asked, if it cannot be."""
+        """Arm what the tables contain, and print why if that is not possible."""
         why = self.agent.breakpoints.rearm()
         if why:
             self.error(why)
@@ -71,7 +71,10 @@ class BreakpointCommands(_Pdb):
     # ---- breakpoints
 
     def do_break(self, arg: str, temporary: Any = 0) -> Any:
-        """b(reak) [([FILE:]LINE | FUNCTION) [, CONDITION]]: FILE is the end of a path; `if CONDITION` will do too."""
+        """b(reak) [([FILE:]LINE | FUNCTION) [, CONDITION]]
+
+        Set a breakpoint, or list all. FILE may be the end of a path. `if CONDITION` is accepted as well.
+        """
         if not arg:
             super().do_break(arg)
             self._list_watches()
@@ -85,32 +88,35 @@ class BreakpointCommands(_Pdb):
                 if self.loaded_only or "more than one" in str(error):
                     return self.error(str(error))
         elif not place.isdigit():
-            found = self._function(place)
-            if found is not None:
-                return self._break_function(found, temporary, condition)
+            function = self._function(place)
+            if function is not None:
+                return self._break_function(function, temporary, condition)
         return super().do_break(f"{place}, {condition}" if condition else place, temporary)
 
     do_b = do_break
 
     def do_tbreak(self, arg: str) -> Any:
-        """tbreak: as break, but it is gone when it was come to."""
+        """tbreak [([FILE:]LINE | FUNCTION) [, CONDITION]]
+
+        Set a temporary breakpoint: it is deleted when it is reached.
+        """
         return self.do_break(arg, True)
 
     def _function(self, name: str) -> FunctionType | None:
-        """What a name means in a frame of this thread, in the program, or in a module; without what decorates it."""
+        """Return the function of a name in a frame of this thread, in __main__ or in a module, without decorators."""
         if not _NAME.fullmatch(name):
             return None
         for scope in self._scopes():
-            found: Any = scope
+            value: Any = scope
             for part in name.split("."):
-                found = found.get(part) if found is scope else inspect.getattr_static(found, part, None)
-                found = getattr(found, "__func__", found)
+                value = value.get(part) if value is scope else inspect.getattr_static(value, part, None)
+                value = getattr(value, "__func__", value)
             try:
-                found = inspect.unwrap(found)
+                value = inspect.unwrap(value)
             except ValueError:
                 continue
-            if isinstance(found, FunctionType):
-                return found
+            if isinstance(value, FunctionType):
+                return value
         return None
 
     def _scopes(self) -> Iterator[dict[str, Any]]:
@@ -124,22 +130,22 @@ class BreakpointCommands(_Pdb):
                 yield {name: module}
 
     def _break_function(self, function: FunctionType, temporary: Any, condition: str) -> Any:
-        """As pdb sets it; but by a name that it does not find, and not in the decorator."""
+        """Set a breakpoint as pdb does, for a name that pdb does not find, and not in the decorator."""
         code = function.__code__
         line = source_lines.first_line(code) if sys.version_info >= (3, 13) else code.co_firstlineno
         why = self.set_break(code.co_filename, line, bool(temporary), condition or None, code.co_name)
         if why:
             return self.error(why)
-        made = self.get_breaks(code.co_filename, line)[-1]
-        made.func_first_executable_line = source_lines.first_line(code)
-        return self.message(f"Breakpoint {made.number} at {made.file}:{made.line}")
+        added = self.get_breaks(code.co_filename, line)[-1]
+        added.func_first_executable_line = source_lines.first_line(code)
+        return self.message(f"Breakpoint {added.number} at {added.file}:{added.line}")
 
     def set_break(self, filename: str, lineno: int, temporary: Any = 0, cond: Any = None, funcname: Any = None) -> Any:
         if cond:
             try:
                 compile(cond.strip(), "<condition>", "eval")
             except SyntaxError as error:
-                return f"the condition {cond!r} is no expression: {error.msg}"
+                return f"the condition {cond!r} is not an expression: {error.msg}"
         with self.agent.breakpoints.lock:
             return super().set_break(filename, lineno, temporary, cond, funcname)
 
@@ -151,8 +157,8 @@ class BreakpointCommands(_Pdb):
         return int(super().checkline(filename, lineno))
 
     def break_here(self, frame: FrameType) -> bool:
-        """As pdb asks at each line that it steps; another thread may clear a breakpoint meanwhile."""
-        due = self.agent.breakpoints.due(frame)
+        """Whether a breakpoint stops this frame; pdb calls this at each line. Another thread may clear breakpoints."""
+        due = self.agent.breakpoints.events.due(frame)
         if due is None:
             return False
         self.currentbp = due[0].number
@@ -161,9 +167,12 @@ class BreakpointCommands(_Pdb):
         return True
 
     def do_clear(self, arg: str) -> Any:
-        """cl(ear) N, FILE:LINE or all: without one pdb would ask whether it is meant."""
-        if not arg:
-            return self.error("say which: cl N, cl FILE:LINE, or cl all")
+        """cl(ear) N [N ...] | FILE:LINE | all
+
+        Delete breakpoints, watchpoints or logpoints by number, the breakpoints of a line, or all breakpoints.
+        """
+        if not arg:  # pdb would ask for a confirmation at the job's terminal
+            return self.error("cl needs an argument: cl N, cl FILE:LINE or cl all")
         known = self.agent.breakpoints
         if arg.strip() == "all":
             self.clear_all_breaks()
@@ -173,23 +182,26 @@ class BreakpointCommands(_Pdb):
             try:
                 arg = f"{source_lines.find(file.strip())}:{line.strip()}"
             except source_lines.NoSuchLine:
-                pass  # pdb says it
+                pass  # pdb prints the error
             with known.lock:
                 return super().do_clear(arg)
-        for one in arg.split():
-            if one.isdigit() and known.drop_watch(int(one)):
-                self.message(f"Deleted watch {one}")
-            elif one.isdigit() and known.drop_probe(int(one)):
-                self.message(f"Deleted probe {one}")
+        for number in arg.split():
+            if number.isdigit() and known.drop_watch(int(number)):
+                self.message(f"Deleted watchpoint {number}")
+            elif number.isdigit() and known.drop_probe(int(number)):
+                self.message(f"Deleted logpoint {number}")
             else:
                 with known.lock:
-                    super().do_clear(one)
+                    super().do_clear(number)
         return None
 
     do_cl = do_clear
 
     def do_until(self, arg: str) -> Any:
-        """unt(il) [LINE | FILE:LINE]: with a file, as `tbreak` and `continue`."""
+        """unt(il) [LINE | FILE:LINE]
+
+        Continue until a greater line, or until LINE. FILE:LINE: the same as `tbreak FILE:LINE` and `continue`.
+        """
         if ":" not in arg:
             return super().do_until(arg)
         before = len(bdb.Breakpoint.bpbynumber)
@@ -201,38 +213,43 @@ class BreakpointCommands(_Pdb):
     # ---- watches
 
     def do_watch(self, arg: str) -> Any:
-        """watch EXPRESSION: stop when it is another; looked at after each line of the functions that are under way."""
+        """watch [EXPRESSION]
+
+        Stop when the value of EXPRESSION changes. It is evaluated after each line of the functions that are now on the
+        stack of this thread. Without an argument, list the watchpoints.
+        """
         if not arg:
             return self._list_watches()
         try:
             code = compile(arg.strip(), "<watch>", "eval")
         except SyntaxError as error:
-            return self.error(f"{arg!r} is no expression: {error.msg}")
+            return self.error(f"{arg!r} is not an expression: {error.msg}")
         known = self.agent.breakpoints
-        stack = [one for one in thread_states.stack(self.innermost) if not thread_states.of_ours(one)]
-        codes = {id(one.f_code): one.f_code for one in stack}
+        stack = [frame for frame in thread_states.stack(self.innermost) if not thread_states.of_ours(frame)]
+        codes = {id(frame.f_code): frame.f_code for frame in stack}
         for frame in self.watchable:
-            made = Watchpoint(
+            watch = Watchpoint(
                 number=0, source=arg.strip(), code=code, thread=self.watched_thread, frame=frame, codes=codes
             )
-            made.begin()
-            if made.mark != ("raised", "NameError") or len(self.watchable) == 1:
+            watch.begin()
+            if watch.mark != ("raised", "NameError") or len(self.watchable) == 1:
                 break
         else:
-            return self.error(f"{arg.strip()} is known nowhere in {thread_states.name_of(self.watched_thread)}")
+            thread = thread_states.name_of(self.watched_thread)
+            return self.error(f"{arg.strip()} is not defined in any frame of {thread}")
         with known.lock:
-            made.number = next_number()
-            known.watches[made.number] = made
-        return self.message(f"Watch {made.number}: {made.source}, now {made.text}")
+            watch.number = next_number()
+            known.watches[watch.number] = watch
+        return self.message(f"Watchpoint {watch.number}: {watch.source}, now {watch.text}")
 
     @property
     def watchable(self) -> list[FrameType]:
-        """The frames that a name may be of: the one that was chosen."""
+        """The frames in which a watched name is looked up: the selected one."""
         return [self.curframe] if self.curframe is not None else []
 
     @property
     def innermost(self) -> FrameType | None:
-        """Of the thread that is stopped, or looked at."""
+        """The innermost frame of the thread that is stopped or inspected."""
         return self.stack[-1][0] if self.stack else None
 
     @property
@@ -240,23 +257,29 @@ class BreakpointCommands(_Pdb):
         return int(self.agent.stop_state.thread)
 
     def _list_watches(self) -> None:
-        for one in list(self.agent.breakpoints.watches.values()):
-            self.message(f"{one.number:<4}watch        {one.source}, last {one.text}")
+        for watch in list(self.agent.breakpoints.watches.values()):
+            self.message(f"{watch.number:<4}watchpoint   {watch.source}, last {watch.text}")
 
     def do_unwatch(self, arg: str) -> Any:
-        """unwatch [N]: a watch, or all of them, ends."""
+        """unwatch [N ...]
+
+        Delete watchpoints by number, or all.
+        """
         known = self.agent.breakpoints
-        for one in arg.split() or [str(number) for number in list(known.watches)]:
-            if one.isdigit() and known.drop_watch(int(one)):
-                self.message(f"Deleted watch {one}")
+        for number in arg.split() or [str(number) for number in list(known.watches)]:
+            if number.isdigit() and known.drop_watch(int(number)):
+                self.message(f"Deleted watchpoint {number}")
             else:
-                self.error(f"there is no watch {one}")
+                self.error(f"there is no watchpoint {number}")
         return None
 
     # ---- exceptions
 
     def do_catch(self, arg: str) -> Any:
-        """catch [NAME | off [NAME]]: stop where an exception of that class, or of one below it, is raised."""
+        """catch [NAME ... | off [NAME ...]]
+
+        Stop where an exception of class NAME, or of a subclass, is raised. Without an argument, list the names.
+        """
         known = self.agent.breakpoints
         words = arg.split()
         with known.lock:
@@ -270,15 +293,15 @@ class BreakpointCommands(_Pdb):
                 return None
             wrong = [name for name in words if not _NAME.fullmatch(name)]
             if wrong:
-                return self.error(f"{wrong[0]!r} is no name of an exception")
+                return self.error(f"{wrong[0]!r} is not the name of an exception")
             known.catches.update(dict.fromkeys(words))
         return self.message("catching " + ", ".join(known.catches))
 
 
 def _split(arg: str) -> tuple[str, str]:
-    """A place and its condition, in pdb's spelling (with a comma) or in gdb's (with if)."""
-    found = _IF.fullmatch(arg.strip())
-    if found is not None:
-        return found[1].strip(), found[2].strip()
+    """Return a place and its condition, from pdb's syntax (with a comma) or gdb's (with if)."""
+    match = _IF.fullmatch(arg.strip())
+    if match is not None:
+        return match[1].strip(), match[2].strip()
     place, _, condition = arg.partition(",")
     return place.strip(), condition.strip()

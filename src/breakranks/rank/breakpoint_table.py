@@ -1,4 +1,4 @@
-"""The table of breakpoints, one for all threads, and what belongs to every part that reads it."""
+"""The table of breakpoints, one for all threads, and functions for everything that uses it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import bdb
 from types import FrameType
 from typing import Any
 
-BREAKS: dict[str, list[int]] = {}  # the lines of each file that have breakpoints, for every pdb of ours
-SHARED: dict[str, Any] = {}  # and what else these have in common
+BREAKS: dict[str, list[int]] = {}  # by file, the lines with breakpoints, for the pdb of every thread
+SHARED: dict[str, Any] = {}  # other tables that these share, such as `commands`
 
 
 class BreakpointRefused(Exception):
-    """It cannot be done here; its text says why."""
+    """A breakpoint cannot be armed here; the text tells why."""
 
 
 def next_number() -> int:
-    """The next of the numbers that breakpoints, watches and probes have in common."""
+    """Return the next number; breakpoints, watchpoints and logpoints share them."""
     table: Any = bdb.Breakpoint
     table.bpbynumber.append(None)
     table.next += 1
@@ -23,7 +23,7 @@ def next_number() -> int:
 
 
 def clean(frames: list[FrameType]) -> None:
-    """Take what is ours off frames."""
+    """Remove the trace functions of breakranks from frames."""
     for frame in frames:
         if is_ours(frame.f_trace):
             del frame.f_trace

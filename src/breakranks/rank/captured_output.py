@@ -1,4 +1,4 @@
-"""Standard output while something of ours is evaluated."""
+"""Captures standard output while a command of the console runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from breakranks.rank import value_summary
 
 
 class CapturedOutput:
-    """Standard output of a command, up to a bound; what is beyond it is counted. Other threads' goes where it did."""
+    """The output of a command, up to a limit; the rest is counted. Output of other threads goes to its old place."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -25,7 +25,7 @@ class CapturedOutput:
         self._cut = 0
 
     def own(self, beside: Any) -> None:
-        """What this thread writes is kept from now on; ``beside`` is where the others write."""
+        """Capture what this thread writes from now on; ``beside`` is the stream of the other threads."""
         self._owner = threading.get_ident()
         self._beside = beside
 
@@ -47,10 +47,10 @@ class CapturedOutput:
         return False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__.get("_beside"), name)  # for the other threads: its buffer, its number
+        return getattr(self.__dict__.get("_beside"), name)  # for the other threads: buffer, fileno, …
 
     def take(self) -> tuple[str, int]:
-        """What was written, and how much more there would have been."""
+        """Return the captured text and the number of characters that were cut."""
         text, cut = "".join(self._parts), self._cut
         self._empty()
         return text, cut

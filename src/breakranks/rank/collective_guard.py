@@ -1,7 +1,7 @@
-"""Keeps what is typed at one rank's prompt from starting a collective that the other ranks would not join.
+"""Refuses code typed at one rank's prompt that would start a collective which the other ranks do not join.
 
-Twice: ``precheck`` reads the source before anything runs, and ``guarding`` stands before torch's own operations while
-it runs. The first matters most for FSDP, whose modules are left half gathered by a collective that is refused midway.
+There are two checks. ``precheck`` reads the source before anything runs. ``guarding`` intercepts torch's operations
+while it runs. The first matters most for FSDP: a collective that is refused midway leaves its modules half gathered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from breakranks.rank.fsdp import class_of, groups_of, named, parallel, within
 from breakranks.rank.thread_location import COLLECTIVES, members_of
 
 NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "symm_mem")
-# Who must take part in these depends on the peer; guarding sees it.
+# The ranks of these depend on the peer, which only guarding sees.
 TO_PEERS = frozenset("send recv isend irecv batch_isend_irecv send_object_list recv_object_list wait_tensor".split())
 MODULE_METHODS = frozenset(
     """forward __call__ unshard reshard state_dict load_state_dict summon_full_params clip_grad_norm_
@@ -38,7 +38,7 @@ MINDSPORE = frozenset(
     all_gather_into_tensor all_gather reduce_scatter_tensor reduce_scatter broadcast barrier all_to_all_single
     all_to_all_with_output_shape gather_into_tensor scatter_tensor reduce""".split()
 )
-# What users call the operations of torch's dispatcher.
+# The public names of operations of torch's dispatcher.
 KNOWN_AS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -51,19 +51,21 @@ UNKNOWN = object()
 
 
 class CollectiveRefused(Exception):
-    """A collective that ranks would not take part in."""
+    """A collective of which some ranks would not take part."""
 
     def __init__(self, op: str, members: Iterable[int], participants: Iterable[int], group: str = "") -> None:
         self.op = op
         self.group = group
         self.members = sorted(members)
         self.missing = sorted(set(self.members) - set(participants))
-        of = f" of group {group!r}" if group else ""
-        super().__init__(f"{op}{of} needs ranks {fold(self.members)}; {fold(self.missing)} would not take part")
+        self.collective = f"{op} of group {group!r}" if group else op
+        super().__init__(
+            f"{self.collective} needs ranks {fold(self.members)}; {fold(self.missing)} would not take part"
+        )
 
 
 def fold(ranks: Iterable[int]) -> str:
-    """Ranks as people write them: ``0-2,5``."""
+    """Return ranks folded: ``0-2,5``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
@@ -75,25 +77,25 @@ def fold(ranks: Iterable[int]) -> str:
 
 def precheck(
     source: str, frame_globals: Mapping[str, Any], frame_locals: Mapping[str, Any], participants: frozenset[int]
-) -> str | None:
-    """Why a source must not run on these ranks alone; None if nothing speaks against it. Runs none of it."""
+) -> CollectiveRefused | None:
+    """Return why a source must not run on these ranks alone, or None. Nothing of the source runs."""
     try:
         tree = ast.parse(source.strip())
         names = _Names(tree, frame_locals, frame_globals)
         for node in ast.walk(tree):
             for op, members, group in _needs(names, node) if isinstance(node, ast.Call) else ():
                 if not participants.issuperset(members):
-                    return str(CollectiveRefused(op, members, participants, group))
+                    return CollectiveRefused(op, members, participants, group)
     except Exception:
-        pass  # what cannot be read is for guarding
+        pass  # what cannot be read from the text is left to guarding()
     return None
 
 
-Need = tuple[str, list[int], str]  # what it is, whom it needs, and its group's name
+Need = tuple[str, list[int], str]  # a collective: its name, the ranks of its group, the group's name
 
 
 class _Names:
-    """What names and attributes stand for; no property and no ``__getattr__`` of anybody runs."""
+    """Resolves names and attributes to values. No property and no ``__getattr__`` of the job runs."""
 
     def __init__(self, tree: ast.AST, *scopes: Mapping[str, Any]) -> None:
         self.scopes = (*scopes, vars(builtins))
@@ -116,6 +118,7 @@ class _Names:
 
 
 def attribute(base: Any, name: str) -> Any:
+    """Return an attribute that is a plain value, without running code of the job; else UNKNOWN."""
     if base is UNKNOWN:
         return UNKNOWN
     if isinstance(base, ModuleType):
@@ -124,10 +127,10 @@ def attribute(base: Any, name: str) -> Any:
         for place in (vars(base), *(vars(base).get(kind) or {} for kind in ("_modules", "_parameters", "_buffers"))):
             if name in place:
                 return place[name]
-    found = inspect.getattr_static(base, name, UNKNOWN)
-    if isinstance(found, (staticmethod, classmethod)):
-        return found.__func__
-    return UNKNOWN if isinstance(found, property) or inspect.isdatadescriptor(found) else found
+    value = inspect.getattr_static(base, name, UNKNOWN)
+    if isinstance(value, (staticmethod, classmethod)):
+        return value.__func__
+    return UNKNOWN if isinstance(value, property) or inspect.isdatadescriptor(value) else value
 
 
 def _item(base: Any, key: Any) -> Any:
@@ -143,7 +146,7 @@ def _item(base: Any, key: Any) -> Any:
 
 
 def _needs(names: _Names, call: ast.Call) -> Iterator[Need]:
-    """The collectives that a call would start, as far as can be told."""
+    """Yield the collectives that a call would start, as far as its text tells."""
     target = names.value(call.func)
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     base = names.value(call.func.value) if isinstance(call.func, ast.Attribute) else UNKNOWN
@@ -154,7 +157,7 @@ def _needs(names: _Names, call: ast.Call) -> Iterator[Need]:
     elif method in ("full_tensor", "redistribute") and named(base, "DTensor"):
         yield from _of_dtensor(base, method)
     elif method == "backward":
-        for value in (one for scope in names.scopes[:2] for one in list(scope.values())):
+        for value in (value for scope in names.scopes[:2] for value in list(scope.values())):
             yield from _of_module(value, "backward") if _is_module(value) else ()
     elif isinstance(target, (FunctionType, MethodType)):
         yield from _of_function(names, call, target)
@@ -169,32 +172,32 @@ def _is_module(value: Any) -> bool:
     return kind is not None and isinstance(value, kind) and isinstance(vars(value).get("_modules"), dict)
 
 
-def _of_module(module: Any, what: str) -> Iterator[Need]:
-    for one in within(module):
-        kind = parallel(one)
-        # Only FSDP gathers anything for these. FSDP2's state_dict gathers nothing but reshards: then this rank alone
+def _of_module(module: Any, method: str) -> Iterator[Need]:
+    for part in within(module):
+        kind = parallel(part)
+        # Only FSDP gathers anything for these. FSDP2's state_dict gathers nothing, but reshards: then this rank alone
         # would gather again in its next pass.
-        if not kind or (what in ("state_dict", "load_state_dict", "reshard") and not kind.startswith("FSDP")):
+        if not kind or (method in ("state_dict", "load_state_dict", "reshard") and not kind.startswith("FSDP")):
             continue
-        for group in groups_of(one):
+        for group in groups_of(part):
             members, name = members_of(group)
-            yield f"{what} of {class_of(module)} ({kind})", members, name
+            yield f"{method} of {class_of(module)} ({kind})", members, name
 
 
 def _of_dtensor(value: Any, method: str) -> Iterator[Need]:
     spec = value._spec
-    placed = [at for at, one in enumerate(spec.placements) if type(one).__name__ != "Replicate"]
-    if len(placed) == 1:
-        members, name = members_of((spec.mesh, placed[0]))
+    dimensions = [at for at, placement in enumerate(spec.placements) if type(placement).__name__ != "Replicate"]
+    if len(dimensions) == 1:
+        members, name = members_of((spec.mesh, dimensions[0]))
         yield method, members, name
-    elif placed or method == "redistribute":
+    elif dimensions or method == "redistribute":
         yield method, sorted(int(rank) for rank in spec.mesh.mesh.flatten().tolist()), ""
 
 
 def _of_function(names: _Names, call: ast.Call, target: Any) -> Iterator[Need]:
     module, name = str(getattr(target, "__module__", "")), str(getattr(target, "__name__", ""))
     if module.startswith("torch.distributed") and name in COLLECTIVES and name not in TO_PEERS:
-        given = _given(names, call, target)
+        given = _group_argument(names, call, target)
         if given is UNKNOWN:
             return
         members, group = members_of(given)
@@ -206,8 +209,8 @@ def _of_function(names: _Names, call: ast.Call, target: Any) -> Iterator[Need]:
         yield from _of_mindspore(name)
 
 
-def _given(names: _Names, call: ast.Call, target: Any) -> Any:
-    """The group that a call names; None, the default group, if it names none."""
+def _group_argument(names: _Names, call: ast.Call, target: Any) -> Any:
+    """Return the group that a call names, or None, the default group."""
     for keyword in call.keywords:
         if keyword.arg in ("group", "pg"):
             return names.value(keyword.value)
@@ -217,7 +220,7 @@ def _given(names: _Names, call: ast.Call, target: Any) -> Any:
 
 
 def _launched() -> list[int]:
-    """All ranks, where there is no group yet, if the launcher told."""
+    """Return all ranks by the launcher's variable, where there is no group yet."""
     return list(range(int(os.environ.get("WORLD_SIZE", "0"))))
 
 
@@ -235,9 +238,10 @@ def _of_mindspore(op: str) -> Iterator[Need]:
 
 @contextlib.contextmanager
 def guarding(participants: frozenset[int], *, modules: bool = True) -> Iterator[None]:
-    """Raises Refused from a collective of torch that would wait for others, before it is issued, in this thread.
+    """Raise CollectiveRefused from a collective of torch that would wait for other ranks, before it is issued.
 
-    ``modules``: forwards too, before they begin; for that a hook is put up that all threads see.
+    This applies to this thread. ``modules``: also refuse forwards, before they begin; this needs a hook that all
+    threads call.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -247,17 +251,17 @@ def guarding(participants: frozenset[int], *, modules: bool = True) -> Iterator[
                     stack.enter_context(_before_modules(participants))
                 stack.enter_context(_mode_class()(participants))
         except Exception:
-            pass  # a torch that has no such thing: precheck has looked
+            pass  # a version of torch without this interface: precheck() is the only check
         yield
 
 
 @contextlib.contextmanager
 def _before_modules(participants: frozenset[int]) -> Iterator[None]:
-    """A forward is refused before FSDP's own hooks have begun it: global hooks run first."""
-    me = threading.get_ident()
+    """Refuse a forward before FSDP's own hooks begin it: global hooks run first."""
+    own_thread = threading.get_ident()
 
     def check(module: Any, _: Any) -> None:
-        if threading.get_ident() == me and parallel(module):
+        if threading.get_ident() == own_thread and parallel(module):
             for op, members, group in _of_module(module, "forward"):
                 if not participants.issuperset(members):
                     raise CollectiveRefused(op, members, participants, group)
@@ -280,12 +284,12 @@ def _mode_class() -> Any:
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # else the compiler is imported into the job: 800 modules, 2 seconds
+            return False  # else torch imports its compiler into the job: 800 modules, 2 seconds
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if getattr(func, "namespace", "") in NAMESPACES:
                 _check(func, args, kwargs or {}, self.participants)
-            elif any(one.__name__ in ("DTensor", "AsyncCollectiveTensor") for one in types):
+            elif any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
                 return NotImplemented  # a DTensor first becomes its local operations, which come here again
             return func(*args, **(kwargs or {}))
 
@@ -293,7 +297,7 @@ def _mode_class() -> Any:
 
 
 def _check(func: Any, args: Any, kwargs: dict[str, Any], participants: frozenset[int]) -> None:
-    names = [one.name for one in func._schema.arguments]
+    names = [argument.name for argument in func._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     group: Any = next((given[name] for name in ("process_group", "group_name") if name in given), UNKNOWN)
     if group is UNKNOWN:

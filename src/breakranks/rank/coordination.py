@@ -1,4 +1,4 @@
-"""Looking at the other ranks: what is told them of this one, and when it need not wait for them any longer."""
+"""Coordination of the ranks: what this rank publishes of itself, and when it need not wait for others any longer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from breakranks.rank import rank_output, run_dir, shared_state, stop_notice
-from breakranks.rank.breakpoint_sites import SITES
+from breakranks.rank.breakpoint_calls import SITES
 from breakranks.rank.rank_identity import is_here
 from breakranks.rank.remote_store import RemoteStore
 from breakranks.rank.stop_state import GONE, StopInfo
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from breakranks.rank.agent import RankAgent
     from breakranks.rank.unix_server import Client
 
-IDLE_SECONDS, WATCHFUL_SECONDS, STOPPED_SECONDS = 1.0, 0.5, 0.1  # seconds between two looks
+IDLE_SECONDS, WATCHFUL_SECONDS, STOPPED_SECONDS = 1.0, 0.5, 0.1  # between two readings of the state store
 _BEAT_SECONDS = 1.0
 _FAREWELL_SECONDS = 1.0
-_LOST_SECONDS = 3.0  # seconds after which a rank that was never seen is looked for
-_NEVER_CAME_SECONDS = 60.0  # a rank that runs on keeps its timeouts long for a stop that nobody has come to
+_LOST_SECONDS = 3.0  # after which /proc is searched for a rank that has published nothing
+_NEVER_CAME_SECONDS = 60.0  # for which a rank that runs past a stop keeps its timeouts long, if no rank stops there
 
 
 class Coordination:
-    """What one agent knows of the others. ``off``: breakpoints do not stop, the last console has left for good."""
+    """What one agent knows of the other ranks. ``off``: breakpoints do not stop, because the last console has left."""
 
     def __init__(self, agent: RankAgent) -> None:
         self._agent = agent
         self.off = False
-        self.visited = False  # a client of the Debug Adapter Protocol is in this rank
-        self._patient: list[Client] = []  # consoles that have such a client in some rank
+        self.visited = False  # a client of the Debug Adapter Protocol is attached to this rank
+        self._patient: list[Client] = []  # consoles that have such a client in some rank and need long timeouts
         self.stores = shared_state.StateStores([shared_state.FolderStore(agent.path, same_host=True)])
         self._far: RemoteStore | None = None
         self._start = run_dir.started(agent.pid)
         self._beats = 0
         self._beaten = 0.0
         self._published: dict[str, Any] = {}
-        self._told: dict[str, int] = {}  # of each site, up to which call somebody has said go
-        self._absent: dict[int, float] = {}  # ranks that are awaited and were never seen, since when
+        self._told: dict[str, int] = {}  # by site, the last call that `go` has released
+        self._absent: dict[int, float] = {}  # by awaited rank that has published nothing, since when it is awaited
         self._lock = threading.RLock()  # the stopping thread and the agent's both read and publish
-        self._passing: tuple[StopInfo, float] | None = None  # a stop that this rank ran past, and until when it counts
+        self._passing: tuple[StopInfo, float] | None = None  # a stop that this rank ran past, and when that expires
 
     # ---- from the job's threads
 
     def meet(self) -> None:
-        """Find the places where ranks of other hosts can be met; the store may come into being late."""
+        """Find the store that is shared with other hosts. The job may create it late."""
         me = self._agent.me
         if self._far or not me.hosts or me.helper:
             return
@@ -61,30 +61,31 @@ class Coordination:
 
     @property
     def alone(self) -> bool:
-        """Whether the job has hosts that this one cannot tell anything."""
+        """Whether the job has other hosts and no store that is shared with them."""
         return self._agent.me.hosts and self._far is None
 
     def end(self) -> None:
-        """Tell the others that this rank comes nowhere any more."""
+        """Publish that this rank reaches no line any more."""
         self.publish(ended=True)
         if self._far is not None:
             self._far.end(_FAREWELL_SECONDS)
 
     def run_past(self, stop: StopInfo) -> None:
-        """This rank runs on while others stop: its timeouts are long until they have gone on."""
-        self._passing = (stop, time.monotonic() + _NEVER_CAME_SECONDS)  # first: the agent puts back what nobody needs
+        """Extend the timeouts of this rank, which runs past a stop, until the ranks that stop there have resumed."""
+        # Set before extending: the agent restores timeouts that nothing needs.
+        self._passing = (stop, time.monotonic() + _NEVER_CAME_SECONDS)
         self._agent.timeouts.extend()
 
     def visit(self, here: bool) -> None:
-        """A client of the Debug Adapter Protocol has come, or gone: it may stop this rank without a word to us."""
+        """Record that a DAP client has attached or left. It may stop this rank without the agent."""
         self.visited = here
         self.publish()
         if here:
             self._agent.timeouts.extend()
 
     def be_patient(self, client: Client, needed: bool) -> list[str]:
-        """A console wants long timeouts here, as long as it is there or until it says otherwise. What stays short."""
-        self._patient = [one for one in self._patient if one is not client]
+        """Keep timeouts long while this console is connected, or until it withdraws. Return notes on the rest."""
+        self._patient = [other for other in self._patient if other is not client]
         if not needed:
             return []
         self._patient.append(client)
@@ -95,14 +96,14 @@ class Coordination:
         return self.visited or self._agent.stop_state.debugging
 
     def announce(self, record: dict[str, Any]) -> None:
-        """Tell all ranks: go, off, on, hold. Whose it is and when makes two of the same two."""
+        """Send go, off, on or hold to all ranks. The rank and the time tell two equal records apart."""
         self.stores.append({**record, "by": self._agent.me.rank, "at": time.time()})
 
     def publish(self, *, ended: bool = False) -> None:
-        """Put up what this rank is at; ``ended``: that it will not come anywhere any more."""
-        if not self._agent.here:  # a forked child: it is its parent's
+        """Publish the entry of this rank. ``ended``: it will reach no line any more."""
+        if not self._agent.here:  # a forked child: the entry is its parent's
             return
-        with self._lock:  # made and put up in one: else an older entry could come after a newer one, and stay
+        with self._lock:  # made and published together: else an older entry could replace a newer one
             entry = self._entry(ended)
             if entry == self._published:
                 return
@@ -117,7 +118,7 @@ class Coordination:
 
     def _entry(self, ended: bool) -> dict[str, Any]:
         agent, me, stop_state = self._agent, self._agent.me, self._agent.stop_state
-        stop = stop_state.stop  # the other thread may take it away meanwhile
+        stop = stop_state.stop  # read once: the other thread may reset it
         return {
             "rank": me.rank,
             "pid": agent.pid,
@@ -130,7 +131,7 @@ class Coordination:
             "beat": self._beats,
             "debugging": self._debugging,
             "role": stop.role if stop is not None else "",
-            "origin": list(stop_state.origin) if stop_state.debugging else [],  # a visit keeps nobody held
+            "origin": list(stop_state.origin) if stop_state.debugging else [],  # a DAP client keeps no rank held
             "counts": SITES.counts(),
             "stderr": rank_output.standard_error(),
             "program": os.path.basename(sys.argv[0]) if sys.argv else "",
@@ -156,12 +157,12 @@ class Coordination:
         self.read_news()
         busy = self.stores.busy()
         if busy and not stop_state.debugging:
-            self.publish()  # the counts: somebody may hold for this rank
+            self.publish()  # the counts: another rank may be held for this one
         if self._agent.console is not None and self._agent.console.ended():
             self._agent.console = None
-            left = stop_state.stop
-            if left is not None and not self._agent.watched and not self.off:
-                stop_notice.say(self._agent, left)  # it ended before it came to us
+            unmet = stop_state.stop
+            if unmet is not None and not self._agent.watched and not self.off:
+                stop_notice.say(self._agent, unmet)  # the console ended before it connected
         stop = stop_state.stop
         if stop is not None:
             if not stop.spoken and stop.count:
@@ -169,7 +170,7 @@ class Coordination:
             reason = self._may_go(stop, now)
             if reason:
                 stop_state.release(reason)
-        self._patient = [one for one in self._patient if one in self._agent.server.clients]
+        self._patient = [client for client in self._patient if client in self._agent.server.clients]
         self._keep_timeouts(busy or self._debugging or bool(self._patient), now)
 
     def _keep_timeouts(self, needed: bool, now: float) -> None:
@@ -186,17 +187,17 @@ class Coordination:
             self._agent.timeouts.restore()
 
     def read_news(self) -> None:
-        """What was said since; called before a stop as well, so that what is read later was said of it."""
+        """Read new records. Also called before a stop, so that records read later are known to be about it."""
         with self._lock:
             records = self.stores.news()
             words = [record.get("do") for record in records]
-            if "on" in words:  # somebody has come since: what was off before is over
+            if "on" in words:  # a console has connected since: an earlier "off" is void
                 last = len(words) - 1 - words[::-1].index("on")
-                records = [one for at, one in enumerate(records) if at >= last or one.get("do") != "off"]
+                records = [record for at, record in enumerate(records) if at >= last or record.get("do") != "off"]
             for record in records:
                 try:
                     self._read(record)
-                except Exception as error:  # another version's, or nobody's: the rest still counts
+                except Exception as error:  # of another version, or damaged: the other records still count
                     self.stores.lost = repr(error)
 
     def _read(self, record: dict[str, Any]) -> None:
@@ -217,25 +218,25 @@ class Coordination:
         for site, count in counts.items():
             self._told[site] = max(self._told.get(site, 0), count)
         stop = self._agent.stop_state.stop
-        # It may have been long under way: who has come to a later call meanwhile is not meant.
+        # A record may arrive late: it does not release a rank that has stopped at a later call since.
         if stop is not None and counts.get(stop.site, stop.count) >= stop.count:
-            self._agent.stop_state.release(f"rank {record.get('by')} said go")
+            self._agent.stop_state.release(f"released by rank {record.get('by')}")
 
     def _may_go(self, stop: StopInfo, now: float) -> str:
-        """Why a stopped rank should not wait any longer, or nothing."""
+        """Return why a stopped rank should not wait any longer, or an empty text."""
         limit = _limit()
         if limit and not self._agent.watched and now - stop.began > limit:
-            return f"nobody came in {limit:.0f} s (BREAKRANKS_WAIT)"
+            return f"no console within {limit:.0f} s (BREAKRANKS_WAIT)"
         if self.off and not self._agent.watched:
             return GONE
         if stop.role != "held" or self._agent.me.rank in stop.stoppers:
             return ""
         if stop.until_go and self._told.get(stop.site, 0) >= stop.count:
-            return "somebody said go before"
+            return "released before it stopped"
         return self._passed(stop)
 
     def _passed(self, stop: StopInfo) -> str:
-        """Whether every rank that this one holds for has gone on from the same call, or is dead: how it is said."""
+        """Return a text if every rank that this one is held for has resumed from the same call or is dead."""
         dead = RankSet()
         for rank in stop.stoppers:
             entry = self.stores.entry(rank)
@@ -252,19 +253,19 @@ class Coordination:
                 return ""
             if entry.get("debugging") and entry.get("origin") == [stop.site, stop.count]:
                 return ""
-        return f"{ranks_text(dead)} has ended" if dead else f"{ranks_text(stop.stoppers)} went on"
+        return f"{ranks_text(dead)} has ended" if dead else f"{ranks_text(stop.stoppers)} resumed"
 
     def _never(self, rank: int) -> bool:
-        """Whether a rank that was never seen has no process on this host any more."""
+        """Return whether a rank that has published nothing has no process on this host."""
         since = self._absent.setdefault(rank, time.monotonic())
         if self._agent.me.hosts or time.monotonic() - since < _LOST_SECONDS:
             return False
-        self._absent[rank] = time.monotonic()  # a look at all processes, now and then
+        self._absent[rank] = time.monotonic()  # the search of all processes costs time: not each turn
         return is_here(rank) is False
 
 
 def _limit() -> float:
-    """Seconds after which a stop that nobody has come to goes on; 0 for never."""
+    """Return the seconds after which a stop without a console resumes; 0 for never."""
     try:
         return max(float(os.environ.get("BREAKRANKS_WAIT", "0")), 0.0)
     except ValueError:

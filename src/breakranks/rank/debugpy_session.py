@@ -1,13 +1,14 @@
-"""debugpy in this rank, for as long as one client of the Debug Adapter Protocol is there.
+"""debugpy in this rank, while one client of the Debug Adapter Protocol is attached.
 
-pydevd, the part of debugpy that traces, speaks the protocol itself. It is handed a connection to the bridge
-(``dap/bridge``) over a UNIX socket in our private folder, so no port is opened for it and no process started. All of
-it happens in a thread of ours: the agent never waits for an import, and what fails is told to the bridge.
+pydevd, the part of debugpy that traces, implements the protocol. It gets a connection to the bridge (``dap/bridge``)
+over a UNIX socket in the private folder, so it opens no port and starts no process. A thread of its own does this: the
+agent never waits for an import, and errors are reported to the bridge.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import importlib.machinery
 import importlib.util
@@ -24,9 +25,9 @@ from breakranks.rank import fork_hooks
 
 DEBUGPY, PYDEVD = "debugpy", "pydevd"
 _CONNECT_SECONDS = 5.0
-_OLDEST = (1, 8)
-# Read by pydevd while it is imported: no warning about frozen modules on the job's stderr, no frame evaluation, and no
-# threading.enumerate that hides threads, for ever.
+_OLDEST_VERSION = (1, 8)
+# pydevd reads these while it is imported: no warning about frozen modules on the job's stderr, no frame evaluation, and
+# no permanent replacement of threading.enumerate that hides threads.
 _SETTINGS = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "PYDEVD_USE_FRAME_EVAL": "NO",
@@ -38,14 +39,14 @@ _session: DebugpySession | None = None
 
 
 class DebugpyRefused(Exception):
-    """Why there is no session here; its text is for the person at the client."""
+    """A session is not possible here; the client shows the text to its user."""
 
 
 def start(path: str, folder: str = "", changed: Callable[[bool], None] | None = None) -> dict[str, Any]:
-    """Begin a session with whoever listens at ``path``; answers at once, what comes later is told there.
+    """Begin a session with the bridge that listens at ``path``. Returns at once; later errors are reported there.
 
-    ``folder`` is where to find debugpy if this process has none of its own. ``changed`` is told True when the session
-    has begun and False when all of it is over. Called by the agent's thread, which is never traced from then on.
+    ``folder`` contains debugpy, for a process that has none. ``changed`` is called with True when the session has begun
+    and with False when it has ended. The agent's thread calls this; it is never traced from then on.
     """
     global _session
     if _session is not None and _session.alive:
@@ -59,7 +60,7 @@ def start(path: str, folder: str = "", changed: Callable[[bool], None] | None = 
 
 
 def stop() -> None:
-    """End the session, if there is one: the rank runs on without breakpoints."""
+    """End the session, if there is one: the rank continues without breakpoints."""
     if _session is not None:
         _session.stop()
 
@@ -73,7 +74,7 @@ def has_debugpy() -> bool:
 
 
 class DebugpySession:
-    """One client, from its connection to its end; both in a thread that is neither traced nor shown."""
+    """One client, from its connection to its end, in a thread that pydevd neither traces nor shows."""
 
     def __init__(self, path: str, folder: str, changed: Callable[[bool], None]) -> None:
         self._path, self._folder, self._changed = path, folder, changed
@@ -101,8 +102,8 @@ class DebugpySession:
             return
         try:
             self._serve(self._connection)
-        except Exception as error:  # whatever it was, it is the client's to know and not the job's
-            _tell(self._connection, str(error) if isinstance(error, DebugpyRefused) else repr(error))
+        except Exception as error:  # reported to the client, not to the job
+            _report(self._connection, str(error) if isinstance(error, DebugpyRefused) else repr(error))
         finally:
             self._connection.close()
 
@@ -111,60 +112,62 @@ class DebugpySession:
         known = frozenset(threading._active)  # type: ignore[attr-defined]
         pydevd = _pydevd(self._folder)
         if pydevd.get_global_debugger() is not None:
-            raise DebugpyRefused("this rank is being debugged with debugpy, by somebody else")
-        _stay_harmless(pydevd)
+            raise DebugpyRefused("another debugger uses debugpy in this rank")
+        _prepare_forks(pydevd)
         self._changed(True)
         try:
             if not _is_pythons(hook):
-                sys.breakpointhook = hook  # breakpoint() stays what the job has made it
+                sys.breakpointhook = hook  # breakpoint() keeps the job's own hook
             try:
                 _begin(pydevd, connection)
             finally:
                 debugger = pydevd._breakranks_debugger = pydevd.get_global_debugger()
-            debugger.reader.join()  # until the bridge hangs up, or has died
+            debugger.reader.join()  # until the bridge closes the connection or ends
         finally:
             _end(pydevd, pydevd._breakranks_debugger)
             pydevd._breakranks_debugger = None
             sys.breakpointhook = hook
             threading.settrace(thread_trace)
-            _forget_the_dead(known)
+            _drop_ended_threads(known)
             self._changed(False)
 
 
 def _begin(pydevd: Any, connection: socket.socket) -> None:
-    """Give pydevd its connection, and let it trace all threads but ours."""
+    """Give pydevd its connection, and let it trace all threads except those of breakranks."""
     for thread in threading.enumerate():
         if thread.name.startswith("breakranks"):
             _leave_alone(thread)
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    its = os.path.dirname(os.path.abspath(str(sys.modules[DEBUGPY].__file__)))
+    breakranks_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    debugpy_folder = os.path.dirname(os.path.abspath(str(sys.modules[DEBUGPY].__file__)))
     own = pydevd.start_client
     pydevd.start_client = lambda host, port: connection
     try:
         pydevd.settrace(
-            host="127.0.0.1",  # where nothing is connected to: there is a connection
+            host="127.0.0.1",  # not used: start_client returns the existing connection
             port=0,
             suspend=False,
             wait_for_ready_to_run=False,
             patch_multiprocessing=False,
             notify_stdin=False,
-            dont_trace_start_patterns=(its, ours),
+            dont_trace_start_patterns=(debugpy_folder, breakranks_folder),
         )
     finally:
         pydevd.start_client = own
 
 
 def _end(pydevd: Any, debugger: Any) -> None:
-    """Take everything off again that pydevd can take off. What it had stopped goes on."""
+    """Remove everything that pydevd can remove. Stopped threads resume."""
     with suppress(Exception):
-        debugger.dispose_and_kill_all_pydevd_threads()  # first of all: that lets go
+        debugger.dispose_and_kill_all_pydevd_threads()  # first: this resumes the threads
     with suppress(Exception):
-        for thread in _threads_of(debugger):  # a client that left at once came before these, and so did its end
+        for thread in _threads_of(debugger):  # if a client leaves at once, these start after the call above
             thread.do_kill_pydev_thread()
     with suppress(Exception):
         debugger.enable_output_redirection(False, False)
         for name in ("stdout", "stderr"):
-            pydevd.pydevd_io.stop_redirect_stream_to_pydb_io_messages(name)  # its own `disconnect` leaves them wrapped
+            pydevd.pydevd_io.stop_redirect_stream_to_pydb_io_messages(
+                name
+            )  # pydevd's own `disconnect` leaves them wrapped
     with suppress(Exception):
         pydevd.stoptrace()
         atexit.unregister(pydevd.stoptrace)
@@ -174,18 +177,18 @@ def _end(pydevd: Any, debugger: Any) -> None:
 
 
 def _threads_of(debugger: Any) -> list[Any]:
-    """pydevd's own, which it hides from ``threading.enumerate``."""
+    """Return pydevd's own threads, which it hides from ``threading.enumerate``."""
     running: list[Any] = list(threading._active.values())  # type: ignore[attr-defined]
-    return [one for one in running if hasattr(one, "do_kill_pydev_thread") and one.py_db is debugger]
+    return [thread for thread in running if hasattr(thread, "do_kill_pydev_thread") and thread.py_db is debugger]
 
 
-def _forget_the_dead(known: frozenset[int]) -> None:
-    """pydevd makes an object for each thread that has none, also for one that is just ending: it stays for ever."""
+def _drop_ended_threads(known: frozenset[int]) -> None:
+    """Delete the objects that pydevd has created for threads that were ending: Python would keep them forever."""
     running = sys._current_frames()
     active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
     with threading._active_limbo_lock:  # type: ignore[attr-defined]
-        for ident, one in list(active.items()):
-            if isinstance(one, threading._DummyThread) and ident not in known and ident not in running:
+        for ident, thread in list(active.items()):
+            if isinstance(thread, threading._DummyThread) and ident not in known and ident not in running:
                 del active[ident]
 
 
@@ -193,16 +196,16 @@ def _forget_the_dead(known: frozenset[int]) -> None:
 
 
 def _pydevd(folder: str) -> Any:
-    """The module pydevd of debugpy: this process's own, or the one in ``folder``."""
+    """Import debugpy, of this process or from ``folder``, and return its module pydevd."""
     with fork_hooks.ForksPaused(), _settings():
         if not has_debugpy():
             _load_from(folder)
         try:
             package = importlib.import_module(DEBUGPY)
             version = str(getattr(package, "__version__", "0"))
-            if _numbers(version) < _OLDEST:
-                raise DebugpyRefused(f"this rank has debugpy {version}, and 1.8 or later is needed")
-            importlib.import_module(f"{DEBUGPY}.server")  # which makes its own pydevd the one that is imported
+            if _numbers(version) < _OLDEST_VERSION:
+                raise DebugpyRefused(f"this rank has debugpy {version}; 1.8 or later is required")
+            importlib.import_module(f"{DEBUGPY}.server")  # makes debugpy's own pydevd the one that is imported
             pydevd = importlib.import_module(PYDEVD)
         except DebugpyRefused:
             raise
@@ -210,12 +213,12 @@ def _pydevd(folder: str) -> Any:
             raise DebugpyRefused(f"debugpy cannot be imported in this rank: {error!r}") from error
     holder = getattr(getattr(pydevd, "pydevd_tracing", None), "TracingFunctionHolder", None)
     if holder is not None:
-        holder._warn = False  # on the job's stderr, whenever somebody calls sys.settrace
+        holder._warn = False  # it would print to the job's stderr at each sys.settrace
     return pydevd
 
 
 def _load_from(folder: str) -> None:
-    """Make debugpy importable from ``folder``, and nothing else that is there."""
+    """Make debugpy importable from ``folder``, and nothing else in that folder."""
     spec = importlib.machinery.PathFinder.find_spec(DEBUGPY, [folder]) if folder else None
     if spec is None or spec.loader is None:
         raise DebugpyRefused(
@@ -232,7 +235,7 @@ def _load_from(folder: str) -> None:
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """pydevd's settings, as Python sees the environment: putenv is not safe while other threads call getenv."""
+    """Set pydevd's settings in os.environ only: putenv is not safe while other threads call getenv."""
     data: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
     missing = {name.encode(): value.encode() for name, value in _SETTINGS.items() if name not in os.environ}
     data.update(missing)
@@ -252,16 +255,16 @@ def _is_pythons(hook: Any) -> bool:
     return hook is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT")
 
 
-# ---- within
+# ---- helpers
 
 
 def _connect(path: str) -> socket.socket:
-    where, name = os.path.split(path)
+    folder, name = os.path.split(path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_CONNECT_SECONDS)
-    handle = os.open(where, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # By way of the open folder: a socket's own path must be shorter than 108 characters.
+        # Through the open folder: the path of a socket must be shorter than 108 characters.
         connection.connect(f"/proc/self/fd/{handle}/{name}")
     except OSError:
         connection.close()
@@ -272,8 +275,8 @@ def _connect(path: str) -> socket.socket:
     return connection
 
 
-def _tell(connection: socket.socket, why: str) -> None:
-    """What went wrong, as a message of the protocol that the bridge knows."""
+def _report(connection: socket.socket, why: str) -> None:
+    """Send an error to the bridge, as an event of the protocol."""
     body = json.dumps({"seq": 0, "type": "event", "event": "breakranksFailed", "body": {"why": why[:2000]}}).encode()
     try:
         connection.sendall(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -282,14 +285,16 @@ def _tell(connection: socket.socket, why: str) -> None:
 
 
 def _leave_alone(thread: threading.Thread) -> None:
-    """pydevd neither traces nor stops nor shows this thread."""
+    """Mark a thread: pydevd neither traces nor stops nor shows it."""
     thread.pydev_do_not_trace = True  # type: ignore[attr-defined]
     thread.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
 
 
-def _stay_harmless(pydevd: Any) -> None:
-    """What must work as long as pydevd is in the process, so it is kept there and uses no name of this module: that a
-    forked child is not debugged, where nobody would answer for a stopped thread, and ``_breakranks_off``."""
+def _prepare_forks(pydevd: Any) -> None:
+    """Add to pydevd ``_breakranks_off``, and a fork hook: a child is not debugged, as no client could resume it.
+
+    Both must work as long as pydevd is in the process, so they are kept there and use no name of this module.
+    """
     if hasattr(pydevd, "_breakranks_off"):
         return
     modules = sys.modules
@@ -312,7 +317,7 @@ def _stay_harmless(pydevd: Any) -> None:
                 sys.settrace(None)
             threading.settrace(None)
             debugger._client_socket.close()
-        except Exception:  # another version of it: what is disposed of stops nothing either
+        except Exception:  # another version of pydevd: it is disposed of, so it stops no thread either
             pass
 
     pydevd._breakranks_debugger = None
@@ -321,12 +326,10 @@ def _stay_harmless(pydevd: Any) -> None:
 
 
 def _off_in_main(pydevd: Any) -> None:
-    """Before 3.12 only a thread itself can take its trace function off: the main thread is asked to, by a pending call.
+    """Before 3.12 only a thread itself can remove its trace function: a pending call does it in the main thread.
 
-    No function of ours is called by it, which might be gone by then; its text must stay where it is.
+    It calls no function of breakranks, which may be unloaded by then. Its text must stay in memory.
     """
-    import ctypes
-
     text = pydevd._breakranks_text = ctypes.create_string_buffer(_OFF)
     call = ctypes.cast(ctypes.pythonapi.PyRun_SimpleString, ctypes.c_void_p)
     ctypes.pythonapi.Py_AddPendingCall(call, text)

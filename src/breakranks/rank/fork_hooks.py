@@ -1,10 +1,10 @@
-"""Functions that are called when the job forks: a child has nothing of its parent's debugging, from its first line on.
+"""Functions that Python calls when the job forks: a child drops its parent's debugging before its first line.
 
-Python cannot take such functions back. They are registered once in a process, before anything of ours is armed there,
-and stay; they use no name of this module, which may be gone by then. While no agent is there they do nothing.
+Python cannot unregister such functions. They are registered once per process, before anything is armed, and stay. They
+use no name of this module, which may be unloaded by then. Without an agent they do nothing.
 
-A fork waits while a thread of ours imports modules or starts an agent. Else the child would have half of a module, a
-lock on it that nobody releases, or open files that nobody knows of.
+A fork waits while a thread of breakranks imports modules or starts an agent. Else the child would have a half-imported
+module, an import lock that is never released, or open files that no code knows of.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import _thread
 import os
 import sys
 
-MYPY = False  # typing is not imported where the process has not
-if MYPY:  # imported before a fork can wait: as little as can be
+MYPY = False  # typing is not imported if the process has not imported it
+if MYPY:  # this module is imported before a fork can wait, so it imports as little as possible
     from collections.abc import Callable
     from typing import Any
 
-_STATE = "_breakranks_at_fork"  # an attribute of sys: whoever attaches next must find it again
-_WAIT_SECONDS = 2.0  # for which a fork waits at most
-_SHORT_SECONDS = 1e-5  # a switch interval of ours (switch_interval.py)
+_STATE = "_breakranks_at_fork"  # an attribute of sys: the next attach must find it
+_WAIT_SECONDS = 2.0  # the longest wait of a fork
+_SHORT_SECONDS = 1e-5  # the interval that switch_interval.py sets
 
 
 def begin(settle: Callable[[], None]) -> None:
-    """From now on ``settle`` is called in a forked child, before any line of the job's."""
+    """Call ``settle`` in a forked child from now on, before any line of the job."""
     state()["settle"] = settle
 
 
@@ -33,14 +33,16 @@ def end() -> None:
 
 
 class ForksPaused:
-    """A context within which no thread of the job forks. Waits end; a thread waits neither for its own fork nor for a
-    context that it is in already."""
+    """A context within which no thread of the job forks.
+
+    Every wait has a limit. A thread waits neither for its own fork nor for a context that it is in already.
+    """
 
     def __enter__(self) -> None:
         self._state, me = state(), _thread.get_ident()
         self._lock = self._state["lock"]
-        mine = me in (self._state["forking"], self._state.get("pausing"))
-        self._held = not mine and self._lock.acquire(True, _WAIT_SECONDS)
+        own = me in (self._state["forking"], self._state.get("pausing"))
+        self._held = not own and self._lock.acquire(True, _WAIT_SECONDS)
         if self._held:
             self._state["pausing"] = me
 
@@ -51,13 +53,13 @@ class ForksPaused:
 
 
 def state() -> dict[str, Any]:
-    """What the registered functions look at. ``interval``: the switch interval that a child is to have."""
-    made: dict[str, Any] = {"lock": _thread.allocate_lock(), "forking": 0, "pausing": 0}
-    made.update(settle=None, interval=0.0)
-    found: dict[str, Any] = vars(sys).setdefault(_STATE, made)
-    if found is made:
-        _register(found)
-    return found
+    """Return the state that the registered functions read. ``interval``: the switch interval for a child."""
+    new: dict[str, Any] = {"lock": _thread.allocate_lock(), "forking": 0, "pausing": 0}
+    new.update(settle=None, interval=0.0)
+    shared: dict[str, Any] = vars(sys).setdefault(_STATE, new)
+    if shared is new:
+        _register(shared)
+    return shared
 
 
 def _register(
@@ -76,7 +78,7 @@ def _register(
         try:
             if state["lock"].acquire(True, wait):
                 state["forking"] = me()
-        except KeyboardInterrupt:  # Python drops what is raised here
+        except KeyboardInterrupt:  # Python ignores what is raised here: raise it again later
             state["interrupted"] = True
 
     def in_parent() -> None:
@@ -84,7 +86,7 @@ def _register(
             state["forking"] = 0
             state["lock"].release()
         if state.pop("interrupted", False):
-            start_thread(interrupt, ())  # in another thread: else it would be raised here
+            start_thread(interrupt, ())  # in another thread: else it would be raised in this function, and ignored
 
     def in_child() -> None:
         state.pop("interrupted", None)
@@ -94,7 +96,7 @@ def _register(
         try:
             if settle is not None:
                 settle()
-        except Exception:  # nothing of ours is worth a line on the standard error of a child
+        except Exception:  # the child must not print an error of breakranks
             pass
         if interval and sys.getswitchinterval() <= short:
             sys.setswitchinterval(interval)
@@ -103,5 +105,5 @@ def _register(
 
 
 def _own(function: Any) -> Any:
-    """With globals of its own: those of this module are cleared when the last console has left."""
+    """Copy a function with its own globals: those of this module are cleared when the last console has left."""
     return type(function)(function.__code__, {"__name__": __name__}, function.__name__, None, function.__closure__)

@@ -1,7 +1,7 @@
-"""Whether a frame is inside a module that FSDP gathers, and what may be looked at there.
+"""Whether a frame is inside a module that FSDP gathers, and which values can be inspected there.
 
-Between its all-gathers a module's parameters are whole, and those of others are shards. A person who stops there should
-know which is which, and what would wait for other ranks.
+Between its all-gathers the parameters of a module are whole, and those of other modules are shards. The stop tells
+which are whole, and what would wait for other ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_NAMED = 8
 
 
 def inside_of(frame: FrameType | None) -> dict[str, Any] | None:
-    """Which FSDP module's forward or backward a frame is in, outwards from it; None if in none."""
+    """Return the FSDP module whose forward or backward the frame is in, innermost first; None outside of one."""
     try:
         return _inside(frame)
     except Exception:
@@ -37,7 +37,7 @@ def _inside(frame: FrameType | None) -> dict[str, Any] | None:
     if module is None or outermost is None:
         return None
     names = dict(_names(outermost))
-    gathered = [name for one, name in _modules(outermost, names) if _gathered(one)]
+    gathered = [name for part, name in _modules(outermost, names) if _gathered(part)]
     name = names.get(id(module), "")
     return {
         "kind": parallel(module),
@@ -51,11 +51,12 @@ def _inside(frame: FrameType | None) -> dict[str, Any] | None:
 
 
 def named(value: Any, name: str) -> bool:
-    return any(one.__name__ == name and one.__module__.startswith("torch.") for one in type(value).__mro__)
+    """Whether a value is an instance of torch's class ``name``; nothing is imported for it."""
+    return any(kind.__name__ == name and kind.__module__.startswith("torch.") for kind in type(value).__mro__)
 
 
 def parallel(module: Any) -> str:
-    """What a module's forward communicates as: FSDP2, FSDP1, DDP or nothing."""
+    """Return the wrapper by which a module's forward communicates: FSDP2, FSDP1, DDP or an empty text."""
     for name, kind in (
         ("FSDPModule", "FSDP2"),
         ("FullyShardedDataParallel", "FSDP1"),
@@ -67,7 +68,7 @@ def parallel(module: Any) -> str:
 
 
 def within(module: Any, depth: int = 0) -> Iterator[Any]:
-    """A module and those in it, outermost first; none of their methods runs."""
+    """Yield a module and its submodules, outermost first; none of their methods is called."""
     yield module
     for child in list((vars(module).get("_modules") or {}).values()):
         if child is not None and depth < 64:
@@ -75,50 +76,50 @@ def within(module: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def groups_of(module: Any) -> Iterator[Any]:
-    """The process groups that a module's forward or backward communicates in."""
+    """Yield the process groups in which a module's forward or backward communicates."""
     if parallel(module) != "FSDP2":
         yield vars(module).get("process_group")
         return
-    state = next((state for one, state in _states() if one is module), None)
-    for group in _param_groups(state):
+    state = next((state for other, state in _states() if other is module), None)
+    for param_group in _param_groups(state):
         for name in ("shard_process_group", "replicate_process_group"):
-            found = getattr(getattr(group, "mesh_info", None), name, None)
-            if found is not None:
-                yield found
+            group = getattr(getattr(param_group, "mesh_info", None), name, None)
+            if group is not None:
+                yield group
 
 
 def _safe(name: str, gathered: bool, backward: bool) -> list[str]:
     module = f"module {name!r}" if name else "the root module"
     whole = f"The parameters of {module} are gathered: whole, and the same on every rank."
-    shards = f"The parameters of {module} are not gathered here: what you see is this rank's shard."
+    shards = f"The parameters of {module} are not gathered here: they are this rank's shard."
     return [
-        "Gradients that have arrived here are safe to look at." if backward else "Activations are safe to look at.",
+        "Gradients computed so far can be inspected." if backward else "Activations can be inspected.",
         whole if gathered else shards,
         "Parameters of modules that are not gathered are this rank's shard.",
-        "`.full_tensor()` and another forward are collectives: `all p …` runs them on all ranks.",
-        "To cross the next all-gather all ranks must step: `all n`.",
+        "`.full_tensor()` and a forward are collectives: run them on all ranks with `all p …`.",
+        "To pass the next all-gather, step all ranks: `all n`.",
     ]
 
 
 def _calls(frame: FrameType | None) -> Iterator[Any]:
-    """The modules that are being called, innermost first."""
-    for one in outwards(frame):
-        code = one.f_code
+    """Yield the modules that are being called, innermost first."""
+    for caller in outwards(frame):
+        code = caller.f_code
         if code.co_name in CALLS and code.co_filename.endswith("/torch/nn/modules/module.py"):
-            module = one.f_locals.get("self")
+            module = caller.f_locals.get("self")
             if module is not None:
                 yield module
 
 
 def _in_backward(frame: FrameType | None) -> bool:
-    for one in outwards(frame):
-        code = one.f_code
+    for caller in outwards(frame):
+        code = caller.f_code
         if code.co_name in ("_engine_run_backward", "backward") and code.co_filename.endswith(ENGINE):
             return True
-    # On a device the engine's threads have no such frame; they know their task, if the frame is of this thread.
-    task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
-    mine = any(one is frame for one in outwards(sys._getframe()))
-    return bool(mine and task is not None and task() != -1)
+    # On a device the engine's threads have no such frame. They have a task id, which only the thread itself can read.
+    task_id = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
+    own_thread = any(caller is frame for caller in outwards(sys._getframe()))
+    return bool(own_thread and task_id is not None and task_id() != -1)
 
 
 def _sharded(module: Any) -> bool:
@@ -126,11 +127,11 @@ def _sharded(module: Any) -> bool:
 
 
 def class_of(module: Any) -> str:
-    """What the user called it: fully_shard makes a class of its own, FSDP1 and DDP a module around it."""
+    """Return the user's name of a module's class. fully_shard makes a new class, FSDP1 and DDP wrap the module."""
     children = vars(module).get("_modules") or {}
     if parallel(module) in ("FSDP1", "DDP"):
         return type(children.get("_fsdp_wrapped_module", children.get("module", module))).__name__
-    bases = [one.__name__ for one in type(module).__bases__]
+    bases = [base.__name__ for base in type(module).__bases__]
     return next(name for name in bases if name != "FSDPModule") if "FSDPModule" in bases else type(module).__name__
 
 
@@ -138,15 +139,15 @@ def _names(module: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[int,
     yield id(module), prefix
     for name, child in list((vars(module).get("_modules") or {}).items()):
         if child is not None and depth < 64:
-            # FSDP1's wrapper is no part of the name that the user knows.
+            # FSDP1's wrapper is not part of the name that the user knows.
             own = "" if name == "_fsdp_wrapped_module" else name
             yield from _names(child, f"{prefix}.{own}".strip("."), depth + 1)
 
 
 def _modules(outermost: Any, names: dict[int, str]) -> Iterator[tuple[Any, str]]:
-    for one in within(outermost):
-        if _sharded(one):
-            yield one, names.get(id(one), "")
+    for module in within(outermost):
+        if _sharded(module):
+            yield module, names.get(id(module), "")
 
 
 def _states() -> list[tuple[Any, Any]]:
@@ -156,8 +157,8 @@ def _states() -> list[tuple[Any, Any]]:
 
 def _param_groups(state: Any) -> list[Any]:
     several = getattr(state, "_fsdp_param_groups", None)
-    one = [] if several is not None else [getattr(state, "_fsdp_param_group", None)]
-    return [group for group in (several or one) if group is not None]
+    single = [] if several is not None else [getattr(state, "_fsdp_param_group", None)]
+    return [group for group in (several or single) if group is not None]
 
 
 def _gathered(module: Any) -> bool:
@@ -165,14 +166,14 @@ def _gathered(module: Any) -> bool:
         if parallel(module) == "FSDP1":
             handle = vars(module).get("_handle")
             return handle is not None and not handle.is_sharded(handle.flat_param)
-        state = next((state for one, state in _states() if one is module), None)
+        state = next((state for other, state in _states() if other is module), None)
         return any(group._sharded_state.name == "UNSHARDED" for group in _param_groups(state))
     except Exception:
         return False
 
 
 def _in_its_backward() -> tuple[Any, Any]:
-    """The outermost module, and the inmost one in it whose backward has begun and not ended."""
+    """Return the outermost module, and the innermost one in it whose backward has begun and not ended."""
     states = _states()
     begun = {id(module) for module, state in states if any(map(_in_pre_backward, _param_groups(state)))}
     for root in [module for module, state in states if getattr(state, "_is_root", False)]:

@@ -1,68 +1,91 @@
-"""What a console may ask of a rank, a function a word."""
+"""What a console may request of a rank: one function per request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from breakranks.rank import fork_hooks, source_lines, thread_location, thread_states
-from breakranks.rank.breakpoint_sites import SITES
+from breakranks.rank.breakpoint_calls import SITES
 from breakranks.rank.breakpoint_table import BreakpointRefused
 from breakranks.rank.stop_state import LineRequest
 from breakranks.rank.unix_server import Client
+from breakranks.rank_messages import (
+    AnswerEvent,
+    ByeRequest,
+    CodePlace,
+    CompleteRequest,
+    CompletionsEvent,
+    CurrentCollective,
+    DapRequest,
+    DoneEvent,
+    ErrorEvent,
+    GoRequest,
+    HelloEvent,
+    HelloRequest,
+    InterruptRequest,
+    PatienceRequest,
+    ProbeEvent,
+    ProbeRequest,
+    RankRequest,
+    RunRequest,
+    StateEvent,
+    StateRequest,
+    WhereEvent,
+    WhereRequest,
+    WithdrawRequest,
+    read_request,
+)
 from breakranks.rankset import RankSet
 
 if TYPE_CHECKING:
     from breakranks.rank.agent import RankAgent
 
-VERSION = 1
 _MAX_COMPLETIONS = 200
-Message = dict[str, Any]
 
 
-def handle(agent: RankAgent, client: Client, message: Message) -> None:
-    """Do what one message asks. A word that we do not know is said to be one."""
-    word = message.get("do")
-    action = _WORDS.get(word) if isinstance(word, str) else None
-    if action is None:
-        agent.server.tell({"event": "error", "id": message.get("id"), "text": f"there is no {word!r} here"}, client)
+def handle(agent: RankAgent, client: Client, message: Mapping[str, Any]) -> None:
+    """Do what one message requests. The reply to an unknown request is an error."""
+    request = read_request(message)
+    if request is None:
+        number, word = message.get("id"), message.get("do")
+        known = number if isinstance(number, int) else None
+        agent.server.tell(ErrorEvent(id=known, text=f"there is no {word!r} here"), client)
     else:
-        action(agent, client, message)
+        _HANDLERS[type(request)](agent, client, request)
 
 
-def _hello(agent: RankAgent, client: Client, message: Message) -> None:
-    client.console = bool(message.get("console"))
+def _hello(agent: RankAgent, client: Client, request: HelloRequest) -> None:
+    client.console = request.console
     agent.expected = max(agent.expected - client.console, 0)
     if client.console and agent.watch.off:
         agent.watch.off = False
         agent.watch.announce({"do": "on"})
-    agent.server.tell({"event": "hello", "version": VERSION, **agent.state()}, client)
+    agent.server.tell(agent.report(HelloEvent), client)
 
 
-def _run(agent: RankAgent, client: Client, message: Message) -> None:
-    takers = frozenset(RankSet.parse(str(message.get("takers", "")))) or frozenset([agent.me.rank])
-    line = str(message["line"]).replace("\n", " ")
-    request = LineRequest(client, int(message["id"]), line, takers)
-    if message.get("look") and agent.inspector.wants(line):
-        agent.inspector.take(request)
-    elif not agent.stop_state.put(request):
-        agent.server.tell(
-            {"event": "answer", "id": message["id"], "running": True, "text": "", "state": agent.state()}, client
-        )
+def _run(agent: RankAgent, client: Client, request: RunRequest) -> None:
+    takers = frozenset(RankSet.parse(request.takers)) or frozenset([agent.me.rank])
+    line = request.line.replace("\n", " ")
+    queued = LineRequest(client, request.id or 0, line, takers)
+    if request.look and agent.inspector.wants(line):
+        agent.inspector.take(queued)
+    elif not agent.stop_state.put(queued):
+        agent.server.tell(AnswerEvent(id=request.id, running=True, state=agent.state()), client)
 
 
-def _go(agent: RankAgent, client: Client, message: Message) -> None:
-    ranks = str(RankSet.parse(str(message.get("ranks", ""))))
-    counts = SITES.begun()  # before this rank goes on, and on to its next call
-    if not message.get("only"):  # it only passes the word on
+def _go(agent: RankAgent, client: Client, request: GoRequest) -> None:
+    ranks = str(RankSet.parse(request.ranks))
+    counts = SITES.begun()  # before this rank resumes and reaches its next call
+    if not request.only:
         agent.stop_state.release("go")
-    if ranks:  # those of other hosts hear of it through us
+    if ranks:  # those of other hosts are told by this agent
         agent.watch.announce({"do": "go", "ranks": ranks, "counts": counts})
-    agent.server.tell({"event": "done", "id": message.get("id")}, client)
+    agent.server.tell(DoneEvent(id=request.id), client)
 
 
-def _interrupt(agent: RankAgent, client: Client, message: Message) -> None:
-    """Stop at the next line; or end what is evaluated, if the rank is at a prompt."""
+def _interrupt(agent: RankAgent, client: Client, request: InterruptRequest) -> None:
+    """Stop at the next line, or end what is evaluated if the rank is at a prompt."""
     why = ""
     if agent.stop_state.evaluating:
         agent.stop_state.interrupt_evaluation()
@@ -73,99 +96,104 @@ def _interrupt(agent: RankAgent, client: Client, message: Message) -> None:
     elif agent.stop_state.stop is not None:
         done = "stopped"
     else:
-        role = "held" if message.get("hold") else "prompt"
-        mine = RankSet([agent.me.rank])
-        reason = str(message.get("reason") or ("hold" if role == "held" else "interrupt"))
-        why = agent.breakpoints.stop_soon(role, mine, reason, thread=agent.inspector.chosen)
+        role = "held" if request.hold else "prompt"
+        reason = request.reason or ("hold" if request.hold else "interrupt")
+        why = agent.breakpoints.stop_soon(role, RankSet([agent.me.rank]), reason, thread=agent.inspector.chosen)
         done = "refused" if why else "soon"
-    agent.server.tell({"event": "done", "id": message.get("id"), "done": done, "why": why}, client)
+    agent.server.tell(DoneEvent(id=request.id, done=done, why=why), client)
 
 
-def _withdraw(agent: RankAgent, client: Client, message: Message) -> None:
-    """The rank is not to be stopped after all, if it has not been yet."""
+def _withdraw(agent: RankAgent, client: Client, request: WithdrawRequest) -> None:
+    """Do not stop the rank, if it has not stopped yet."""
     agent.breakpoints.withdraw()
-    agent.server.tell({"event": "done", "id": message.get("id"), **agent.state()}, client)
+    agent.server.tell(DoneEvent(id=request.id), client)
 
 
-def _where(agent: RankAgent, client: Client, message: Message) -> None:
-    """Where the rank's thread is while it runs."""
+def _where(agent: RankAgent, client: Client, request: WhereRequest) -> None:
+    """The stack of the inspected thread, which may run."""
     frame = agent.inspector.frame()
-    found: Message = {"event": "where", "id": message.get("id"), "frames": [], "collective": None, **agent.state()}
-    if frame is not None:
-        found["frames"] = thread_location.frames_of(frame)
-        found["thread"] = thread_states.name_of(agent.inspector.thread)
-        found["blocked"] = agent.inspector.blocked()
-        found["collective"] = thread_location.collective_of(frame) if agent.stop_state.state != "stopped" else None
-    agent.server.tell(found, client)
+    if frame is None:
+        agent.server.tell(agent.report(WhereEvent, id=request.id), client)
+        return
+    collective = thread_location.collective_of(frame) if agent.stop_state.state != "stopped" else None
+    event = agent.report(
+        WhereEvent,
+        id=request.id,
+        frames=tuple(CodePlace(**place) for place in thread_location.frames_of(frame)),
+        thread=thread_states.name_of(agent.inspector.thread),
+        blocked=agent.inspector.blocked(),
+        collective=CurrentCollective(**collective) if collective is not None else None,
+    )
+    agent.server.tell(event, client)
 
 
-def _probe(agent: RankAgent, client: Client, message: Message) -> None:
-    """Tell this console what expressions are at a line, as often as it asks for."""
-    file, _, line = str(message.get("place", "")).rpartition(":")
+def _probe(agent: RankAgent, client: Client, request: ProbeRequest) -> None:
+    """Set a logpoint, whose hits this console gets."""
+    file, _, line = request.place.rpartition(":")
 
-    def tell(record: Message) -> None:
-        agent.server.tell({"event": "probe", **record}, client)
+    def tell(event: ProbeEvent) -> None:
+        agent.server.tell(event, client)
 
-    why = ""
+    error = ""
     try:
-        prints = [str(one) for one in message.get("prints") or ()]
-        when = str(message.get("when") or "")
-        client.probes.append(agent.breakpoints.probe(file, int(line), when, prints, int(message["times"]), tell))
-    except (BreakpointRefused, source_lines.NoSuchLine, ValueError) as error:
-        why = str(error)
-    agent.server.tell({"event": "done", "id": message.get("id"), "error": why}, client)
+        number = agent.breakpoints.probe(file, int(line), request.when, list(request.prints), request.times, tell)
+        client.probes.append(number)
+    except (BreakpointRefused, source_lines.NoSuchLine, ValueError) as refused:
+        error = str(refused)
+    agent.server.tell(DoneEvent(id=request.id, error=error), client)
 
 
-def _complete(agent: RankAgent, client: Client, message: Message) -> None:
-    """What pdb would complete; of a rank that waits at its prompt, read from this thread."""
+def _complete(agent: RankAgent, client: Client, request: CompleteRequest) -> None:
+    """The completions of pdb in a rank that waits at its prompt, computed in the agent's thread."""
     words: list[str] = []
     debugger = agent.pdbs.of(agent.stop_state.thread)
     if agent.stop_state.state == "stopped" and debugger is not None and debugger.curframe is not None:
-        text = str(message.get("text", ""))
+        text = request.text
         try:
             words = list(debugger._complete_expression(text, text, 0, len(text)))[:_MAX_COMPLETIONS]
         except Exception:
             words = []
-    agent.server.tell({"event": "completions", "id": message.get("id"), "words": words}, client)
+    agent.server.tell(CompletionsEvent(id=request.id, words=tuple(words)), client)
 
 
-def _patience(agent: RankAgent, client: Client, message: Message) -> None:
-    """Somebody may stop this rank or another: timeouts are long as long as this console is here and needs it."""
-    notes = agent.watch.be_patient(client, bool(message.get("needed")))
-    agent.server.tell({"event": "done", "id": message.get("id"), "notes": notes}, client)
+def _patience(agent: RankAgent, client: Client, request: PatienceRequest) -> None:
+    """Keep timeouts long while this console is connected and needs it: it may stop this rank or another."""
+    notes = agent.watch.be_patient(client, request.needed)
+    agent.server.tell(DoneEvent(id=request.id, notes=tuple(notes)), client)
 
 
-def _dap(agent: RankAgent, client: Client, message: Message) -> None:
-    """Let a debugger that speaks the Debug Adapter Protocol in, by the socket at ``path``; without one, tell of it."""
+def _dap(agent: RankAgent, client: Client, request: DapRequest) -> None:
+    """Connect debugpy to the socket at ``path``; without a path, report whether this process has debugpy."""
     with fork_hooks.ForksPaused():
         from breakranks.rank import debugpy_session
 
-    found: Message = {"own": debugpy_session.has_debugpy()}
-    if message.get("path"):
-        found = debugpy_session.start(str(message["path"]), str(message.get("folder", "")), agent.watch.visit)
-    agent.server.tell({"event": "done", "id": message.get("id"), **found}, client)
+    if request.path:
+        answer = debugpy_session.start(request.path, request.folder, agent.watch.visit)
+    else:
+        answer = {"own": debugpy_session.has_debugpy()}
+    agent.server.tell(DoneEvent(id=request.id, **answer), client)
 
 
-def _state(agent: RankAgent, client: Client, message: Message) -> None:
-    agent.server.tell({"event": "state", "id": message.get("id"), **agent.state()}, client)
+def _state(agent: RankAgent, client: Client, request: StateRequest) -> None:
+    agent.server.tell(agent.report(StateEvent, id=request.id), client)
 
 
-def _bye(agent: RankAgent, client: Client, message: Message) -> None:
-    """A console leaves of its own will; ``armed``: breakpoints go on stopping."""
-    client.polite = bool(message.get("armed"))
+def _bye(agent: RankAgent, client: Client, request: ByeRequest) -> None:
+    """A console is about to leave."""
+    client.polite = request.armed
 
 
-_WORDS: dict[str, Callable[[RankAgent, Client, Message], None]] = {
-    "hello": _hello,
-    "run": _run,
-    "go": _go,
-    "interrupt": _interrupt,
-    "withdraw": _withdraw,
-    "where": _where,
-    "probe": _probe,
-    "complete": _complete,
-    "dap": _dap,
-    "patience": _patience,
-    "state": _state,
-    "bye": _bye,
+_HANDLERS: dict[type[RankRequest], Callable[[RankAgent, Client, Any], None]] = {
+    HelloRequest: _hello,
+    RunRequest: _run,
+    GoRequest: _go,
+    InterruptRequest: _interrupt,
+    WithdrawRequest: _withdraw,
+    WhereRequest: _where,
+    ProbeRequest: _probe,
+    CompleteRequest: _complete,
+    DapRequest: _dap,
+    PatienceRequest: _patience,
+    StateRequest: _state,
+    ByeRequest: _bye,
 }

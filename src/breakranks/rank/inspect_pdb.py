@@ -1,4 +1,4 @@
-"""pdb over a thread that is not stopped: all that looks, nothing that steps."""
+"""pdb over a thread that is not stopped: every command that inspects, none that steps."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import os
 from types import FrameType
 from typing import Any
 
-from breakranks.rank import collective_guard, device_sync, thread_location, value_summary
-from breakranks.rank.rank_pdb import AlreadyReported, RankPdb
+from breakranks.rank import collective_guard, stuck_device, thread_location, value_summary
+from breakranks.rank.evaluation_commands import AlreadyReported
+from breakranks.rank.rank_pdb import RankPdb
 from breakranks.rank.running_pdb import RunningPdb
 from breakranks.rank.stop_state import LineRequest
 
 _STEPS = frozenset("n next s step r return c cont continue unt until j jump rv retval debug commands".split())
-_ARMS = frozenset("b break tbreak cl clear condition ignore enable disable watch unwatch catch".split())
+_ARMING = frozenset("b break tbreak cl clear condition ignore enable disable watch unwatch catch".split())
 
 
 class InspectPdb(RankPdb):
-    """Keeps the frame that was chosen with up and down, as long as the thread has not moved."""
+    """Keeps the frame that up and down have selected, as long as the thread has not moved."""
 
     _at: tuple[FrameType, int] | None = None
-    _note = ""  # where a value was found, if not in the frame that was chosen
+    _note = ""  # the frame of a value, if it is not the selected one
 
     def look(self, frame: FrameType, line: str, request: LineRequest) -> tuple[str, bool, int, dict[str, Any] | None]:
-        """Do one line in a frame; its text, whether it failed, how much was cut, and the value."""
+        """Execute one command in a frame. Return its output, whether it failed, how much was cut, and the value."""
         if self._at != (frame, frame.f_lasti):
             self._at = (frame, frame.f_lasti)
             self.reset()
@@ -32,7 +33,7 @@ class InspectPdb(RankPdb):
         self._failed, self._value = False, None
         self._captured.own(None)
         try:
-            with device_sync.not_waiting():
+            with stuck_device.not_waiting():
                 self._do(line)
         finally:
             self.forget_names()
@@ -41,11 +42,11 @@ class InspectPdb(RankPdb):
 
     def _do(self, line: str) -> None:
         word = self.parseline(line)[0] or ""
-        if word in _ARMS or (word in ("until", "unt") and ":" in line):
+        if word in _ARMING or (word in ("until", "unt") and ":" in line):
             text, self._failed = RunningPdb(self.agent).do(line)
             self.message(text.rstrip("\n"))
         elif word in _STEPS:
-            self.error("it is not stopped, so it cannot be stepped: `interrupt` stops it, once it is in Python")
+            self.error("the rank is not stopped, so it cannot be stepped; `interrupt` stops it at its next line")
         else:
             self.onecmd(line)
 
@@ -57,30 +58,32 @@ class InspectPdb(RankPdb):
 
     @property
     def _takers(self) -> frozenset[int]:
-        return frozenset()  # its thread is elsewhere: no collective can be right
+        return frozenset()  # the rank's own thread is elsewhere: no collective would match
 
     def do_p(self, arg: str) -> None:
-        self._show(arg, lambda value: self._noted(*value_summary.bounded(value)))
+        self._show(arg, lambda value: self._annotated(*value_summary.bounded(value)))
 
     def _getval(self, arg: str) -> Any:
-        """A name that the frame does not know is looked for in those that called it, and that is said. What it prints
-        is shown; standard output itself is the job's, whose threads go on."""
+        """Evaluate in the innermost frame that knows all names, and note which frame that is.
+
+        Only what the expression prints itself is captured: standard output belongs to the job, whose threads run.
+        """
         self._note = ""
         try:
             tree = ast.parse(arg.strip(), mode="eval")
             frames = [frame for frame, _ in self.stack[: self.curindex + 1]][::-1]
-            found = thread_location.knowing(frames, tree)
+            frame = thread_location.knowing(frames, tree)
         except (SyntaxError, ValueError, IndexError):
             return super()._getval(arg)
-        refused = collective_guard.precheck(arg, found.f_globals, found.f_locals, self._takers)
+        refused = collective_guard.precheck(arg, frame.f_globals, frame.f_locals, self._takers)
         if refused:
-            self.error(self.refusal(refused))
+            self.error(self.refusal(str(refused)))
             raise AlreadyReported
-        if found is not self.curframe:
-            code = found.f_code
-            self._note = f"  # in {code.co_name}, {os.path.basename(code.co_filename)}:{found.f_lineno}"
-        # One scope, so that a comprehension sees the locals too.
-        scope = {"print": functools.partial(print, file=self._captured), **found.f_globals, **found.f_locals}
+        if frame is not self.curframe:
+            code = frame.f_code
+            self._note = f"  # in {code.co_name}, {os.path.basename(code.co_filename)}:{frame.f_lineno}"
+        # One scope, so that a comprehension sees the locals.
+        scope = {"print": functools.partial(print, file=self._captured), **frame.f_globals, **frame.f_locals}
         try:
             with collective_guard.guarding(
                 self._takers, modules=any(isinstance(node, ast.Call) for node in ast.walk(tree))
@@ -90,12 +93,12 @@ class InspectPdb(RankPdb):
             self._error_exc()
             raise
 
-    def _noted(self, text: str, cut: int) -> tuple[str, int]:
+    def _annotated(self, text: str, cut: int) -> tuple[str, int]:
         return text + self._note, cut
 
     def refusal(self, text: str) -> str:
-        what = text.partition(" needs ")[0]
-        return f"refused: {what} is a collective, and this rank is not stopped: `interrupt` it first"
+        collective = text.partition(" needs ")[0]
+        return f"refused: {collective} is a collective, and this rank is not stopped; `interrupt` it first"
 
     def onecmd(self, line: str) -> Any:
         try:

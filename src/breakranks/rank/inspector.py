@@ -1,7 +1,7 @@
-"""Looking into a thread that is not stopped: its frames are read, and evaluated in, from a thread of ours.
+"""Inspecting a thread that is not stopped: its frames are read, and expressions evaluated, in a thread of breakranks.
 
-The thread that is looked at goes on, or stays blocked in C; nothing of it is traced. What is asked runs in a thread of
-its own, so that an expression that never returns costs the job nothing but that thread.
+The inspected thread keeps running, or stays blocked in C; it is not traced. Each line is evaluated in a thread of its
+own, so that an expression that never returns costs the job nothing but that thread.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from breakranks.rank import fork_hooks, thread_location, thread_states
+from breakranks.rank.thread_names import find_thread, job_threads, numbered_name, thread_label
+from breakranks.rank_messages import AnswerEvent
 
 if TYPE_CHECKING:
     from breakranks.rank.agent import RankAgent
     from breakranks.rank.inspect_pdb import InspectPdb
     from breakranks.rank.stop_state import LineRequest
 
-NAME = "breakranks look"
+_NAME = "breakranks look"
 _MAX_THREADS = 200
-_TURN_SECONDS = 2.0  # seconds that a question waits for one that another console has asked
+_TURN_SECONDS = 2.0  # that a line waits for one that another console has sent
 
 
 class Inspector:
-    """``thread`` is the ident of the one that is looked at: the main thread, or the one that somebody has chosen."""
+    """``thread`` is the ident of the inspected thread: the main thread, or the one that a user has chosen."""
 
     def __init__(self, agent: RankAgent) -> None:
         self._agent = agent
@@ -42,7 +44,7 @@ class Inspector:
         return self.chosen or (stop_state.debugging and stop_state.thread) or threading.main_thread().ident or 0
 
     def wants(self, line: str) -> bool:
-        """Whether a line is about threads, or about one that is not the stopped one."""
+        """Whether a line is about threads, or about a thread that is not stopped."""
         stopped = self._agent.stop_state.stop is not None
         return not stopped or line.split(None, 1)[:1] in (["threads"], ["thread"]) or self._elsewhere()
 
@@ -52,7 +54,7 @@ class Inspector:
     def take(self, request: LineRequest) -> None:
         """Answer one line, in a thread of its own, when it is its turn."""
         with self._guard:
-            thread = threading.Thread(target=self._answer, args=(request,), name=NAME, daemon=True)
+            thread = threading.Thread(target=self._answer, args=(request,), name=_NAME, daemon=True)
             if not self.evaluating:
                 self._busy, self._line = thread, request.line[:80]
             thread.start()
@@ -69,16 +71,16 @@ class Inspector:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(busy.ident), kind)
 
     def blocked(self) -> bool:
-        """Whether the thread that is looked at stands in a system call."""
+        """Whether the inspected thread is in a system call."""
         return thread_states.blocked(thread_states.native_of(self.thread))
 
     def tidy(self) -> None:
-        """Let go of frames that the thread has left: they would keep the job's tensors."""
+        """Release frames that the thread has left, which would keep the job's tensors."""
         if self._debugger is not None and not self.evaluating:
             self._debugger.tidy(self.frame())
 
     def frame(self) -> FrameType | None:
-        """The innermost frame of the thread that is looked at."""
+        """The innermost frame of the inspected thread."""
         return sys._current_frames().get(self.thread)
 
     # ---- in the thread that answers
@@ -86,14 +88,14 @@ class Inspector:
     def _answer(self, request: LineRequest) -> None:
         try:
             self._answered(request)
-        except BaseException:  # an interrupt that came late, or nobody to be told: nothing is written into the job
+        except BaseException:  # a late interrupt, or no client left: nothing is written into the job's output
             if self._busy is threading.current_thread():
                 self._busy = None
 
     def _has_turn(self, request: LineRequest) -> bool:
         me, until = threading.current_thread(), time.monotonic() + _TURN_SECONDS
         while self._busy is not me:
-            late = time.monotonic() > until  # looked at before the turn: it may be over meanwhile
+            late = time.monotonic() > until  # read before the check: the other line may end after it
             with self._guard:
                 if not self.evaluating:
                     self._busy, self._line = me, request.line[:80]
@@ -111,7 +113,7 @@ class Inspector:
             text, failed, cut, value = self._do(request.line.strip(), request)
         except BaseException as error:
             text, failed, cut, value = f"{type(error).__name__}: {error}"[:2000], True, 0, None
-        self._busy = None  # what is asked next may come before this thread has ended
+        self._busy = None  # the next line may come before this thread has ended
         self._tell(request, text, failed=failed, cut=cut, value=value)
 
     def _do(self, line: str, request: LineRequest) -> tuple[str, bool, int, dict[str, Any] | None]:
@@ -128,76 +130,38 @@ class Inspector:
         frame = self.frame()
         if frame is None:
             self.chosen = 0
-            return "that thread has ended; the main thread is looked at again", True, 0, None
+            return "that thread has ended; the main thread is inspected again", True, 0, None
         return self._debugger.look(frame, line, request)
 
-    def _tell(self, request: LineRequest, text: str, *, failed: bool, cut: int = 0, value: Any = None) -> None:
-        answer = {
-            "event": "answer",
-            "id": request.number,
-            "text": text,
-            "cut": cut,
-            "value": value,
-            "error": failed,
-            "went": False,
-            "looked": True,
-            "state": self._agent.state(),
-        }
-        self._agent.server.tell(answer, request.client)
+    def _tell(
+        self, request: LineRequest, text: str, *, failed: bool, cut: int = 0, value: dict[str, Any] | None = None
+    ) -> None:
+        event = AnswerEvent(
+            id=request.number, text=text, cut=cut, value=value, error=failed, looked=True, state=self._agent.state()
+        )
+        self._agent.server.tell(event, request.client)
 
     # ---- threads
 
     def _threads(self) -> str:
         lines = []
         stop = self._agent.stop_state.stop
-        for ident, frame in list(theirs().items())[:_MAX_THREADS]:
+        for ident, frame in list(job_threads().items())[:_MAX_THREADS]:
             stopped = stop is not None and ident == self._agent.stop_state.thread
-            told = stop.where if stop is not None and stopped else thread_location.frames_of(frame, 1)[0]
+            place = stop.where if stop is not None and stopped else thread_location.frames_of(frame, 1)[0]
             mark = "->" if ident == self.thread else "  "
-            at = f"{told.get('function')}, {told.get('file')}:{told.get('line')}"
-            lines.append(f"{mark} {_label(ident)}{' (stopped)' if stopped else ''}  {at}")
+            at = f"{place.get('function')}, {place.get('file')}:{place.get('line')}"
+            lines.append(f"{mark} {thread_label(ident)}{' (stopped)' if stopped else ''}  {at}")
         return "\n".join(lines) + "\n"
 
     def _choose(self, name: str) -> tuple[str, bool]:
-        known = theirs()
+        known = job_threads()
         if not name:
             self.chosen = 0
-            return f"looking at {_label(self.thread)}\n", False
-        found = find(name)
-        if found not in known:
-            names = ", ".join(name_of(ident) for ident in list(known)[:20])
-            return f"there is no thread {name!r} in Python here; there is: {names}\n", True
-        self.chosen = found
-        return f"looking at {_label(found)}\n", False
-
-
-def find(name: str) -> int:
-    """The ident of a thread by its name, its number in the kernel or its ident; 0 where there is none."""
-    if name == "main":
-        return threading.main_thread().ident or 0
-    for ident, thread in list(threading._active.items()):  # type: ignore[attr-defined]
-        if thread.name == name or name in (str(ident), str(thread.native_id)):
-            return int(ident)
-    return int(name) if name.isdigit() else 0
-
-
-def _label(ident: int) -> str:
-    """The name alone, where it is the only one: so that ranks say the same."""
-    names = [thread.name for thread in list(threading._active.values())]  # type: ignore[attr-defined]
-    thread = threading._active.get(ident)  # type: ignore[attr-defined]
-    return thread.name if thread is not None and names.count(thread.name) == 1 else name_of(ident)
-
-
-def name_of(ident: int) -> str:
-    thread = threading._active.get(ident)  # type: ignore[attr-defined]
-    return f"{thread.name} ({thread.native_id})" if thread is not None else f"thread {ident}"
-
-
-def theirs() -> dict[int, FrameType]:
-    """The threads that run Python and are not ours."""
-    found = {}
-    for ident, frame in sys._current_frames().items():
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]
-        if thread is None or not str(thread.name).startswith("breakranks"):
-            found[ident] = frame
-    return found
+            return f"inspecting {thread_label(self.thread)}\n", False
+        chosen = find_thread(name)
+        if chosen not in known:
+            names = ", ".join(numbered_name(ident) for ident in list(known)[:20])
+            return f"no thread {name!r} runs Python here; threads: {names}\n", True
+        self.chosen = chosen
+        return f"inspecting {thread_label(chosen)}\n", False

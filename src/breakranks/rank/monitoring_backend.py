@@ -1,7 +1,7 @@
-"""How a thread comes back to what is armed, from Python 3.12 on: events of ``sys.monitoring``.
+"""The backend of breakpoints from Python 3.12 on: events of ``sys.monitoring``.
 
-A function is looked at when it is first called; if nothing in it is armed, it is never told of again. The lines of the
-others are told of once each, and only those that are armed again. A loop that is hot pays nothing.
+A function is checked at its first call; if nothing in it is armed, it causes no further events. In other functions each
+line causes one event, and only armed lines cause more. A hot loop costs nothing.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ if TYPE_CHECKING:
     from breakranks.rank.breakpoints import Breakpoints
 
 _NAME = "breakranks"
-_TOOLS = (4, 3, 0, 1, 2, 5)  # those that have no meaning first
-_WINDOW_SECONDS = (
-    0.05  # seconds for which every line of every thread is told of, until the one that is to halt comes to one
-)
+_TOOL_IDS = (4, 3, 0, 1, 2, 5)  # first those that Python reserves for no kind of tool
+_WINDOW_SECONDS = 0.05  # for which all lines of all threads cause events, until the thread that is to stop reaches one
 _STEP_SECONDS = 0.001
 
 
 class MonitoringBackend:
-    """How ``breakpoints`` works on 3.12 and later. Everything is called with the engine's lock, but the events."""
+    """The backend from 3.12 on. Every method except the events is called with the lock of ``engine`` held."""
 
     def __init__(self, engine: Breakpoints) -> None:
         self._engine = engine
         self._python: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._events: Any = self._python.events
         self._tool = -1
-        self._wide = False  # every line is told of
-        self._codes: dict[int, tuple[CodeType, int]] = {}  # whose lines are told of, by id, with the events
-        self._stacks: dict[int, dict[int, CodeType]] = {}  # of threads that are to halt, the code they come back to
+        self._wide = False  # all lines cause events
+        self._codes: dict[int, tuple[CodeType, int]] = {}  # by id, the code with local events, and these events
+        self._stacks: dict[int, dict[int, CodeType]] = {}  # by thread that is to stop, the code on its stack
         self._met: set[int] = set()
 
     # ---- arming
@@ -52,10 +50,10 @@ class MonitoringBackend:
         for code, _ in list(self._codes.values()):
             self._mark(code)
         for frame in list(sys._current_frames().values()):
-            for one in thread_states.stack(frame):
-                self._mark(one.f_code)
+            for running in thread_states.stack(frame):
+                self._mark(running.f_code)
         self._python.set_events(self._tool, events)
-        self._python.restart_events()  # also what was told of before and not wanted then
+        self._python.restart_events()  # also those that were disabled before
 
     def _needed(self) -> int:
         engine, events = self._engine, self._events
@@ -71,16 +69,16 @@ class MonitoringBackend:
         return int(found)
 
     def _begin(self) -> None:
-        for tool in _TOOLS:
+        for tool in _TOOL_IDS:
             try:
                 self._python.use_tool_id(tool, _NAME)
-            except ValueError:  # somebody else's
+            except ValueError:  # another tool has it
                 continue
             self._tool = tool
             for event, callback in self._callbacks().items():
                 self._python.register_callback(tool, event, callback)
             return
-        raise BreakpointRefused("all six places for tools of sys.monitoring are taken")
+        raise BreakpointRefused("all six tool ids of sys.monitoring are in use")
 
     def _callbacks(self) -> dict[int, Any]:
         events = self._events
@@ -96,7 +94,7 @@ class MonitoringBackend:
         }
 
     def passing(self, frame: FrameType, event: str, argument: Any) -> None:
-        """A thread that pdb steps: its events are told here as those of any other."""
+        """Do nothing: the events of a thread that pdb steps arrive here as those of any other."""
 
     def stop(self) -> None:
         if self._tool < 0:
@@ -113,7 +111,7 @@ class MonitoringBackend:
         self._met.clear()
 
     def _mark(self, code: CodeType) -> None:
-        """Have the lines of this code told of, or not any more."""
+        """Set the local events that this code needs now."""
         known = self._codes.get(id(code), (code, 0))[1]
         wanted = self._local(code)
         if wanted == known or self._tool < 0:
@@ -132,25 +130,25 @@ class MonitoringBackend:
             found |= events.LINE
         if any(id(code) in stack for stack in self._stacks.values()):
             found |= events.LINE | events.JUMP
-        for one in list(engine.watches.values()):
-            if id(code) in one.codes:
+        for watch in list(engine.watches.values()):
+            if id(code) in watch.codes:
                 found |= events.LINE
-            if code is one.frame.f_code:
+            if code is watch.frame.f_code:
                 found |= events.PY_RETURN
         return int(found)
 
-    # ---- a thread that is to halt
+    # ---- a thread that is to stop
 
     def halt(self, ident: int) -> None:
-        """Where it is now, and wherever it is called to; and for a moment everywhere: it may be on its way."""
+        """Enable events on the thread's stack and in its calls; for a moment everywhere: the stack may be changing."""
         engine = self._engine
-        elsewhere = ident != threading.get_ident()
+        other_thread = ident != threading.get_ident()
         with engine.lock:
-            self._wide = elsewhere
+            self._wide = other_thread
             self._stacks[ident] = self._stack(ident)
             engine.refresh()
         until = time.monotonic() + _WINDOW_SECONDS
-        while elsewhere and ident in engine.halts and time.monotonic() < until:
+        while other_thread and ident in engine.halts and time.monotonic() < until:
             time.sleep(_STEP_SECONDS)
         with engine.lock:
             if self._wide and self._tool >= 0:
@@ -160,8 +158,8 @@ class MonitoringBackend:
                 self.refresh()
 
     def _stack(self, ident: int) -> dict[int, CodeType]:
-        frames = [one for one in thread_states.stack_of(ident) if not thread_states.is_passed(one)]
-        return {id(one.f_code): one.f_code for one in frames}
+        frames = [frame for frame in thread_states.stack_of(ident) if not thread_states.is_passed(frame)]
+        return {id(frame.f_code): frame.f_code for frame in frames}
 
     def unhalt(self, idents: list[int]) -> None:
         for ident in idents:
@@ -198,14 +196,13 @@ class MonitoringBackend:
         return self._python.DISABLE
 
     def _abandoned(self) -> Any:
-        """In a forked child where nobody has called ``abandon``."""
+        """In a forked child, if nothing has called ``abandon`` yet."""
         self.abandon()
         return self._python.DISABLE
 
     def abandon(self) -> None:
-        """In a forked child. Its parent may have been about to begin or to stop: what there is counts, and not what
-        was noted of it."""
-        for tool in _TOOLS:
+        """In a forked child: stop. The parent may have been in ``_begin`` or ``stop``, so Python tells the tool id."""
+        for tool in _TOOL_IDS:
             if self._python.get_tool(tool) == _NAME:
                 self._tool = tool
                 self.stop()
@@ -215,26 +212,26 @@ class MonitoringBackend:
 
     def _line(self, code: CodeType, line: int) -> Any:
         engine, ident = self._engine, threading.get_ident()
-        if ident in engine.inside:
+        if ident in engine.events.inside:
             return None
         if not engine.here:
             return self._abandoned()
-        return None if engine.line(sys._getframe(1), ident) else self._python.DISABLE
+        return None if engine.events.line(sys._getframe(1), ident) else self._python.DISABLE
 
     def _jumped(self, code: CodeType, offset: int, destination: int) -> None:
-        """A loop within one line comes to no other."""
+        """A loop within one line causes no line event: stop at its jump."""
         engine, ident = self._engine, threading.get_ident()
-        if ident in engine.halts and destination < offset and ident not in engine.inside and engine.here:
-            engine.halted(sys._getframe(1), ident)
+        if ident in engine.halts and destination < offset and ident not in engine.events.inside and engine.here:
+            engine.events.halted(sys._getframe(1), ident)
 
     def _returned(self, code: CodeType, offset: int, value: Any) -> None:
         if self._engine.watches and self._engine.here:
-            self._engine.returned(sys._getframe(1))
+            self._engine.events.returned(sys._getframe(1))
 
     def _unwound(self, code: CodeType, offset: int, error: BaseException) -> None:
         self._returned(code, offset, None)
 
     def _raised(self, code: CodeType, offset: int, error: BaseException) -> None:
         engine, ident = self._engine, threading.get_ident()
-        if ident not in engine.inside and engine.catches and engine.here:
-            engine.raised(sys._getframe(1), error, error.__traceback__, ident)
+        if ident not in engine.events.inside and engine.catches and engine.here:
+            engine.events.raised(sys._getframe(1), error, error.__traceback__, ident)

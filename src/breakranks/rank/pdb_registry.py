@@ -1,4 +1,4 @@
-"""The pdb of each thread of this process: each steps for itself, and all of them have one table of breakpoints."""
+"""The pdb of each thread of this process. Each steps on its own; all share one table of breakpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PdbRegistry:
-    """``make`` makes one for the thread that asks; ``prepare`` imports what that takes."""
+    """``make`` creates the pdb of the calling thread; ``prepare`` imports the modules that this needs."""
 
     def __init__(self, make: Callable[[], RankPdb], prepare: Callable[[], object]) -> None:
         self._make = make
@@ -19,11 +19,11 @@ class PdbRegistry:
         self._by_thread: dict[int, RankPdb] = {}
 
     def mine(self) -> RankPdb:
-        """That of the thread that asks."""
-        found = self._by_thread.get(threading.get_ident())
-        if found is None:
-            found = self._by_thread[threading.get_ident()] = self._make()
-        return found
+        """Return the pdb of the calling thread."""
+        pdb = self._by_thread.get(threading.get_ident())
+        if pdb is None:
+            pdb = self._by_thread[threading.get_ident()] = self._make()
+        return pdb
 
     def of(self, thread: int) -> RankPdb | None:
         return self._by_thread.get(thread)

@@ -1,8 +1,8 @@
-"""Holds torch's timeouts off while somebody looks: 24 hours for every group of this process, and back afterwards.
+"""Extend torch's timeouts to 24 hours while a rank is debugged, for every group of this process, and restore them.
 
-torch is touched through ``sys.modules`` only. A part of it that looks otherwise in another version costs a note,
-never an exception in the job. NCCL's ephemeral timeouts are of no use here: like the default timeout they count
-for operations that are yet to start.
+torch is accessed through ``sys.modules`` only. If a version of it has another interface, the stop has a note; the job
+gets no exception. NCCL's ephemeral timeouts do not help: like the default timeout they apply to operations that start
+later. Timeouts that Python cannot set (gloo's send and receive) are left alone and mentioned in a note.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 LONG = timedelta(hours=24)
-# Functions of distributed_c10d that wait for other ranks while a group comes into being.
+# Functions of distributed_c10d that wait for other ranks while a group is created.
 CREATES = "_new_process_group_helper"
 WAITS = ("rendezvous", "_store_based_barrier")
-# Timeouts that are set when a group is made, and have no way to them from Python.
+# Timeouts that are fixed when a group is created: Python has no access to them.
 TRANSFERS = "gloo's send and receive"
 CHECK = "the check of TORCH_DISTRIBUTED_DEBUG=DETAIL before each collective"
 
 
 class _Knob(NamedTuple):
-    """One timeout of a group: its name within the group, what it is called in a note, and how to turn it."""
+    """One timeout of a group: its key within the group, its label in notes, and how to read and set it."""
 
     key: str
-    what: str
+    label: str
     get: Callable[[], timedelta | None]
     set: Callable[[timedelta], None]
 
 
 class GroupTimeouts:
-    """Every timeout of this process's groups, as they were and extended."""
+    """The timeouts of this process's groups: extends them, and restores the original values."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._extended = False
-        self._told: list[str] = []
-        self._fixed: dict[str, timedelta] = {}  # what stays as it is, and the shortest of its timeouts
-        # By id of a group: groups are held weakly, so that one that is destroyed meanwhile goes as it would have.
+        self._notes: list[str] = []
+        self._fixed: dict[str, timedelta] = {}  # by kind that cannot be extended, the shortest of its timeouts
+        # By id of a group. Weak references: a group that the job destroys must be freed as without breakranks.
         self._groups: dict[int, weakref.ref[Any]] = {}
         self._own: dict[tuple[int, str], timedelta] = {}
         self._wrapped: dict[str, tuple[Any, Any]] = {}
@@ -54,26 +54,26 @@ class GroupTimeouts:
         return self._extended
 
     def extend(self) -> list[str]:
-        """Extend all timeouts; what could not be extended, in sentences: all of them, at every call."""
+        """Extend all timeouts. Return a note for each that could not be extended: every note, at every call."""
         with self._lock:
             self._extended = True
             self.refresh()
-            notes = [*self._told, *_keeping(self._fixed)]
+            notes = [*self._notes, *_fixed_note(self._fixed)]
         return notes + _noted(_under_way)
 
     def refresh(self) -> None:
-        """Extend also what came since."""
+        """Extend the timeouts of groups that were created since."""
         with self._lock:
             if not self._extended:
                 return
-            found = _noted(self._wrap)
+            notes = _noted(self._wrap)
             for group, store in _groups():
                 if not self._known(group):
-                    found += _noted(self._extend_group, group, store)
-            self._told += [note for note in dict.fromkeys(found) if note not in self._told]
+                    notes += _noted(self._extend_group, group, store)
+            self._notes += [note for note in dict.fromkeys(notes) if note not in self._notes]
 
     def restore(self) -> None:
-        """Give every group its own timeout back."""
+        """Restore the original timeout of every group."""
         with self._lock:
             self._unwrap()
             for group, store in _groups():
@@ -81,12 +81,12 @@ class GroupTimeouts:
                     _noted(self._restore_group, group, store)
             self._groups.clear()
             self._own.clear()
-            self._told.clear()
+            self._notes.clear()
             self._fixed.clear()
-            self._extended = False  # last: who asks without the lock must find all of it so
+            self._extended = False  # last: readers do not take the lock, and all is restored when they see it
 
     def abandon(self) -> None:
-        """In a forked child: groups are its parent's, and are left alone; torch's functions are its own again."""
+        """In a forked child: leave the parent's groups alone, and restore torch's functions."""
         self._lock = threading.RLock()
         self._unwrap()
 
@@ -97,7 +97,7 @@ class GroupTimeouts:
     def _hold(self, group: Any) -> None:
         self._groups[id(group)] = weakref.ref(group)
         for key in [key for key in self._own if key[0] == id(group)]:
-            del self._own[key]  # of a group that is gone, and whose address this one has got
+            del self._own[key]  # of a destroyed group, whose address this one has
 
     def _extend_group(self, group: Any, store: Any) -> list[str]:
         notes: list[str] = []
@@ -108,18 +108,18 @@ class GroupTimeouts:
             try:
                 own = knob.get()
                 if own is None:
-                    notes.append(f"{knob.what} keeps its timeout: what it is now cannot be read.")
+                    notes.append(f"{knob.label} keeps its timeout: the current value cannot be read.")
                 elif own < LONG:
                     knob.set(LONG)
                     self._own[id(group), knob.key] = own
             except Exception as error:
-                notes.append(f"{knob.what} keeps its timeout: {_plain(error)}.")
+                notes.append(f"{knob.label} keeps its timeout: {_first_line(error)}.")
         return notes
 
     def _restore_group(self, group: Any, store: Any) -> list[str]:
         for knob in _knobs(group, store):
             own = self._own.get((id(group), knob.key))
-            # Anything but ours was set by the job meanwhile.
+            # Any other value was set by the job since.
             if own is not None and knob.get() == LONG:
                 knob.set(own)
         return []
@@ -137,7 +137,7 @@ class GroupTimeouts:
             self._wrapped[name] = (original, wrapper)
         if CREATES in self._wrapped:
             return []
-        return ["Groups made from now on wait for other ranks no longer than they were asked to while they are made."]
+        return ["A group that is created from now on keeps its timeout while it is created."]
 
     def _unwrap(self) -> None:
         c10d = _c10d()
@@ -148,33 +148,33 @@ class GroupTimeouts:
 
     def _waiting(self, original: Any) -> Any:
         @functools.wraps(original)
-        def with_patience(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs, _ = _patient(original, args, kwargs)
+        def with_long_timeout(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs, _ = _lengthened(original, args, kwargs)
             return original(*args, **kwargs)
 
-        return with_patience
+        return with_long_timeout
 
     def _creating(self, original: Any) -> Any:
         @functools.wraps(original)
-        def with_patience(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs, asked = _patient(original, args, kwargs)
-            store = _extend_store(original, args, kwargs)
-            made = original(*args, **kwargs)
-            _noted(self._made, made, asked, store)
-            return made
+        def with_long_timeout(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs, requested = _lengthened(original, args, kwargs)
+            store_timeout = _extend_store(original, args, kwargs)
+            created = original(*args, **kwargs)
+            _noted(self._record_created, created, requested, store_timeout)
+            return created
 
-        return with_patience
+        return with_long_timeout
 
-    def _made(self, made: Any, asked: timedelta | None, store: timedelta | None) -> list[str]:
-        """What a new group is to be given back. If all is restored already, it is given now."""
-        group, prefix = made if isinstance(made, tuple) else (made, None)
+    def _record_created(self, created: Any, requested: timedelta | None, store_timeout: timedelta | None) -> list[str]:
+        """Record the original timeouts of a new group. If all groups are restored already, restore it at once."""
+        group, prefix = created if isinstance(created, tuple) else (created, None)
         with self._lock:
             if not hasattr(group, "_device_types"):
                 return []  # this rank is not a member
             if not self._known(group):
                 self._hold(group)
             for knob in _knobs(group, prefix):
-                own = store if knob.key == "store" else asked
+                own = store_timeout if knob.key == "store" else requested
                 if own is not None and knob.get() == LONG:
                     self._own[id(group), knob.key] = own
             if not self._extended:
@@ -182,7 +182,7 @@ class GroupTimeouts:
         return []
 
 
-def _plain(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:120].rstrip(".")
 
@@ -191,7 +191,7 @@ def _noted(function: Callable[..., list[str]], *args: Any) -> list[str]:
     try:
         return function(*args)
     except Exception as error:
-        return [f"Some timeouts may not be extended: {_plain(error)}."]
+        return [f"Some timeouts may not be extended: {_first_line(error)}."]
 
 
 def _c10d() -> Any:
@@ -206,19 +206,19 @@ def _groups() -> list[tuple[Any, Any]]:
 
 
 def _knobs(group: Any, store: Any) -> Iterator[_Knob]:
-    """The timeouts of a group: of its backends, of its store."""
+    """Yield the timeouts of a group that can be set: those of its backends and of its store."""
     name = str(getattr(group, "group_desc", "") or getattr(group, "group_name", ""))
     for device, main, _ in _backends(group):
         kind = _kind(main)
         if kind not in ("MPI", "FakeProcessGroup"):  # have no timeouts
             yield _backend_knob(f"Group {name!r} ({kind})", f"backend {device}", main)
-    inmost = _inmost(store)
-    if inmost is not None:
-        yield _Knob("store", f"The store of group {name!r}", lambda: inmost.timeout, inmost.set_timeout)
+    innermost = _innermost_store(store)
+    if innermost is not None:
+        yield _Knob("store", f"The store of group {name!r}", lambda: innermost.timeout, innermost.set_timeout)
 
 
 def _fixed(group: Any) -> Iterator[tuple[str, timedelta]]:
-    """What of a group keeps its timeout, and that timeout."""
+    """Yield each kind of operation whose timeout cannot be set, with that timeout."""
     for _, main, checked in _backends(group):
         own = _read(main)
         if own is not None and own < LONG:
@@ -228,12 +228,12 @@ def _fixed(group: Any) -> Iterator[tuple[str, timedelta]]:
                 yield CHECK, own
 
 
-def _keeping(fixed: dict[str, timedelta]) -> list[str]:
-    """The sentence that is said of it, one for all groups."""
+def _fixed_note(fixed: dict[str, timedelta]) -> list[str]:
+    """Return the note on timeouts that cannot be set, one for all groups."""
     if not fixed:
         return []
-    what, least = ", and ".join(fixed), _seconds(min(fixed.values()))
-    return [f"{what[0].upper()}{what[1:]} keep their timeouts, the shortest of {least} s."]
+    kinds, shortest = ", and ".join(fixed), _seconds(min(fixed.values()))
+    return [f"{kinds[0].upper()}{kinds[1:]} keep their timeouts; the shortest is {shortest} s."]
 
 
 def _kind(backend: Any) -> str:
@@ -241,35 +241,35 @@ def _kind(backend: Any) -> str:
 
 
 def _backends(group: Any) -> Iterator[tuple[Any, Any, bool]]:
-    """Of each backend of a group a device that it is for, itself, and whether DETAIL checks its collectives."""
+    """Yield for each backend of a group a device of it, the backend, and whether DETAIL checks its collectives."""
     seen: list[Any] = []
     for device in group._device_types:
         backend = group._get_backend(device)
         if any(backend is other for other in seen):
             continue
-        seen.append(backend)  # kept: else the next one may be at its address
+        seen.append(backend)  # keeps a reference: else the next backend may have its address
         wrapped = getattr(backend, "wrapped_pg", None)
         yield device, backend if wrapped is None else wrapped, wrapped is not None
 
 
-def _backend_knob(what: str, key: str, backend: Any) -> _Knob:
+def _backend_knob(label: str, key: str, backend: Any) -> _Knob:
     def change(timeout: timedelta) -> None:
         method = getattr(backend, "_set_default_timeout", None)
         if method is not None:
             method(timeout)
         else:
-            backend.options._timeout = timeout  # the very options that the backend reads
+            backend.options._timeout = timeout  # the object that the backend reads
 
-    return _Knob(key, what, lambda: _read(backend), change)
+    return _Knob(key, label, lambda: _read(backend), change)
 
 
 def _read(backend: Any) -> timedelta | None:
-    found = getattr(getattr(backend, "options", None), "_timeout", None)
-    return found if isinstance(found, timedelta) else None
+    timeout = getattr(getattr(backend, "options", None), "_timeout", None)
+    return timeout if isinstance(timeout, timedelta) else None
 
 
-def _inmost(store: Any) -> Any:
-    """Prefixes hand on to the store below them, timeouts too."""
+def _innermost_store(store: Any) -> Any:
+    """Return the store below all prefix stores, which pass everything on, timeouts included."""
     for _ in range(16):
         below = getattr(store, "underlying_store", None)
         if below is None:
@@ -279,9 +279,9 @@ def _inmost(store: Any) -> Any:
 
 
 def _extend_store(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> timedelta | None:
-    """A new default group's store must be patient while its members meet; its own timeout, if it was changed."""
+    """Extend the timeout of a new default group's store while its members meet. Return the original, if changed."""
     try:
-        store = _inmost(inspect.signature(original).bind(*args, **kwargs).arguments.get("store"))
+        store = _innermost_store(inspect.signature(original).bind(*args, **kwargs).arguments.get("store"))
         own = store.timeout
         if isinstance(own, timedelta) and own < LONG:
             store.set_timeout(LONG)
@@ -291,46 +291,46 @@ def _extend_store(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return None
 
 
-def _patient(
+def _lengthened(
     original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], timedelta | None]:
-    """A call's arguments with a long timeout, and the one that was asked for."""
-    asked = kwargs.get("timeout")
-    if isinstance(asked, timedelta):
-        return (args, {**kwargs, "timeout": max(asked, LONG)}, asked)
+    """Return a call's arguments with a long timeout, and the timeout that was requested."""
+    requested = kwargs.get("timeout")
+    if isinstance(requested, timedelta):
+        return (args, {**kwargs, "timeout": max(requested, LONG)}, requested)
     try:
         at = list(inspect.signature(original).parameters).index("timeout")
-        asked = args[at]
+        requested = args[at]
     except (ValueError, TypeError, IndexError):
         return args, kwargs, None
-    if not isinstance(asked, timedelta):
+    if not isinstance(requested, timedelta):
         return args, kwargs, None
-    return (*args[:at], max(asked, LONG), *args[at + 1 :]), kwargs, asked
+    return (*args[:at], max(requested, LONG), *args[at + 1 :]), kwargs, requested
 
 
 def _under_way() -> list[str]:
-    """Operations carry the timeout that they began with. The flight recorder knows them, where it is on."""
+    """Return the note on operations under way: they keep the timeout they began with. The flight recorder has them."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
     if dump is None:
         return []
-    began = _not_retired(dump)
-    if began:
-        time.sleep(0.05)  # one that has just ended is retired a moment later
-        began = [one for one in _not_retired(dump) if one in began]
-    limits = [one.get("timeout_ms", 0) / 1000 for one in began]
-    short = [limit for limit in limits if 0 < limit < LONG.total_seconds()]
-    if not short:
+    operations = _not_retired(dump)
+    if operations:
+        time.sleep(0.05)  # an operation that has just ended is retired a moment later
+        operations = [operation for operation in _not_retired(dump) if operation in operations]
+    limits = [operation.get("timeout_ms", 0) / 1000 for operation in operations]
+    kept = [limit for limit in limits if 0 < limit < LONG.total_seconds()]
+    if not kept:
         return []
-    least = _seconds(timedelta(seconds=min(short)))
-    if len(short) == 1:
-        return [f"1 operation already under way keeps its timeout of {least} s."]
-    return [f"{len(short)} operations already under way keep their timeouts, the shortest of {least} s."]
+    shortest = _seconds(timedelta(seconds=min(kept)))
+    if len(kept) == 1:
+        return [f"1 operation already under way keeps its timeout of {shortest} s."]
+    return [f"{len(kept)} operations already under way keep their timeouts; the shortest is {shortest} s."]
 
 
 def _not_retired(dump: Callable[[bool, bool], bytes]) -> list[dict[str, Any]]:
     entries = json.loads(dump(True, True)).get("entries") or []
-    return [one for one in entries if not one.get("retired", True)]
+    return [entry for entry in entries if not entry.get("retired", True)]
 
 
 def _seconds(timeout: timedelta) -> str:

@@ -1,4 +1,4 @@
-"""Who this process is: its rank, its job, and whether it is the rank itself or a helper of it."""
+"""The identity of this process: its rank, its job, and whether it is the rank itself or a helper of it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from breakranks.jobs.launchers import Identity, identities
 
 
 class RankIdentity(NamedTuple):
-    """``job`` names the folder in which the ranks of one job on one host meet. ``hosts``: whether the job may have
-    ranks on other hosts; ``helper``: a child of the rank, not the rank."""
+    """``job`` names the folder that the ranks of one job on one host share. ``hosts``: whether the job may have ranks
+    on other hosts. ``helper``: a child of the rank, not the rank."""
 
     rank: int
     world: int
@@ -25,11 +25,11 @@ class RankIdentity(NamedTuple):
     local_rank: int
 
 
-_parent: tuple[int, str] | None = None  # rank and job of the process that forked this one, where it was a rank
+_parent: tuple[int, str] | None = None  # rank and job of the process that forked this one, if it was a rank
 
 
 def who() -> RankIdentity:
-    """This process, by torch where it is initialised, else by its launcher's variables, else by multiprocessing."""
+    """Return the identity from torch if it is initialised, else from the launcher's variables, else multiprocessing."""
     named = _named(os.environ)
     rank, world = _of_torch() or (-1, 0)
     if rank < 0 and named is not None:
@@ -51,32 +51,32 @@ def who() -> RankIdentity:
 
 
 def is_here(rank: int) -> bool | None:
-    """Whether a process of this user on this host is that rank of our job; None where its variables do not tell."""
-    mine = _named(os.environ)
-    if mine is None or mine.rank < 0:
+    """Whether a process of this user on this host is that rank of this job; None if the variables do not tell."""
+    own = _named(os.environ)
+    if own is None or own.rank < 0:
         return None
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        found = _named(_environ(int(name)))
-        if found is not None and found.rank == rank and found.job == mine.job and found.row.name == mine.row.name:
+        other = _named(_environ(int(name)))
+        if other is not None and other.rank == rank and other.job == own.job and other.row.name == own.row.name:
             return True
     return False
 
 
 def remember_parent(rank: int, job: str) -> None:
-    """In a child that was just forked: it is a helper as long as it does not become another rank."""
+    """Called in a child that was just forked: it is a helper unless it becomes another rank."""
     global _parent
     _parent = (rank, job)
 
 
 def _named(environ: Mapping[str, str]) -> Identity | None:
-    found = [one for one in identities(environ) if one.is_rank]
-    # A rank started by hand inside an allocation: RANK says which it is, the outer launcher's variables do not.
-    for one in found:
-        if one.rank >= 0:
-            return one
-    return found[0] if found else None
+    known = [identity for identity in identities(environ) if identity.is_rank]
+    # A rank started by hand inside an allocation: RANK tells its number, the outer launcher's variables do not.
+    for identity in known:
+        if identity.rank >= 0:
+            return identity
+    return known[0] if known else None
 
 
 def _of_torch() -> tuple[int, int] | None:
@@ -90,7 +90,7 @@ def _of_torch() -> tuple[int, int] | None:
 
 
 def _numbered_child() -> int:
-    """The number of a ``multiprocessing`` child less one: what torch.multiprocessing.spawn passes as the rank."""
+    """Return the number of a ``multiprocessing`` child less one: torch.multiprocessing.spawn passes it as the rank."""
     multiprocessing: Any = sys.modules.get("multiprocessing.process")
     try:
         return int(multiprocessing.current_process()._identity[-1]) - 1
@@ -132,13 +132,13 @@ def _is_helper(rank: int, job: str, named: Identity | None) -> bool:
     multiprocessing = sys.modules.get("multiprocessing.process")
     if named is None or multiprocessing is None or multiprocessing.parent_process() is None:
         return False
-    # Spawned: its parent was started with the same rank in its environment, so that one is the rank.
-    above = _named(_environ(os.getppid()))
-    return above is not None and above.rank == named.rank and above.job == named.job
+    # Spawned: its parent has the same rank in its environment, so the parent is the rank.
+    parent = _named(_environ(os.getppid()))
+    return parent is not None and parent.rank == named.rank and parent.job == named.job
 
 
 def _environ(pid: int) -> dict[str, str]:
-    """The variables that a process was started with."""
+    """Return the environment that a process was started with."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = (item.partition(b"=") for item in file.read().split(b"\0"))

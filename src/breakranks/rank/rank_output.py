@@ -1,4 +1,4 @@
-"""What a rank writes: whole lines that say which rank they are of, never in the middle of another's."""
+"""Output of a rank: whole lines with the rank before each, never mixed with the line of another rank."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from breakranks.rank import run_dir
 from breakranks.rank.rank_identity import RankIdentity, who
 from breakranks.rankset import RankSet
 
-_PATIENCE_SECONDS = 0.5  # seconds to wait for another rank's line; one that is stopped in the middle holds nobody up
+_LOCK_SECONDS = 0.5  # longest wait for the line of another rank, which may be stopped in the middle of it
 
 
 def say(text: str) -> None:
-    """A message of ours to standard error, in one piece."""
-    _write(standing_error(), "".join(f"breakranks: {line}\n" for line in text.splitlines()), 2)
+    """Write a message of breakranks to standard error, in one piece."""
+    _write(unbuffered_stderr(), "".join(f"breakranks: {line}\n" for line in text.splitlines()), 2)
 
 
-def standing_error() -> Any:
-    """Standard error as a person sees it; torch puts a buffer in its place while an excepthook runs."""
+def unbuffered_stderr() -> Any:
+    """Return the standard error that reaches the user: while an excepthook runs, torch replaces it with a buffer."""
     return sys.__stderr__ if isinstance(sys.stderr, io.StringIO) else sys.stderr
 
 
@@ -33,23 +33,25 @@ def print_(
     flush: bool = True,
     ranks: int | str | None = None,
 ) -> None:
-    """``print`` with the rank before each line, and whole lines: those of other ranks come before or after.
+    """Print as the builtin ``print`` does, with the rank before each line. Lines of different ranks are never mixed.
 
-    ``ranks`` prints on these ranks only. ``flush`` is there for the builtin's sake; a line is never kept back.
+    ``ranks``: print on these ranks only. ``flush`` is accepted as by the builtin; every line is flushed. For example::
+
+        breakranks.print("loss", loss, ranks="0-3")  # [rank 0] loss 0.52
     """
     me = who()
     if ranks is not None and ranks != "all" and me.rank not in RankSet.parse(str(ranks)):
         return
     text = (" " if sep is None else sep).join(map(str, values)) + ("\n" if end is None else end)
     if not text.endswith("\n"):
-        text += "\n"  # half a line cannot be kept whole
-    mark = _mark(me)
+        text += "\n"  # only whole lines can be kept apart from those of other ranks
+    prefix = _prefix(me)
     stream = sys.stdout if file is None else file
     if stream is not None:
-        _write(stream, "".join(f"{mark}{line}\n" for line in text[:-1].split("\n")), 1 if file is None else -1)
+        _write(stream, "".join(f"{prefix}{line}\n" for line in text[:-1].split("\n")), 1 if file is None else -1)
 
 
-def _mark(me: RankIdentity) -> str:
+def _prefix(me: RankIdentity) -> str:
     return f"[{me.host} rank {me.rank}] " if me.hosts else f"[rank {me.rank}] "
 
 
@@ -60,7 +62,7 @@ def _write(stream: Any, text: str, handle: int) -> None:
         own = False
     if stream is None:
         return
-    if not own:  # captured by a notebook, a test or a logger: it gets whole lines, and does with them what it does
+    if not own:  # captured by a notebook, a test or a logger: it gets whole lines
         stream.write(text)
         stream.flush()
         return
@@ -81,27 +83,27 @@ def _write_some(handle: int, data: bytes) -> int:
     except BlockingIOError:
         time.sleep(0.01)
         return 0
-    except OSError:  # nobody reads it any more: not ours to complain about
+    except OSError:  # no reader: not an error of breakranks
         return len(data)
 
 
 def _lock() -> int:
-    """A lock that the ranks of a user on this host share; -1 where it cannot be had in time."""
+    """Take the lock that the ranks of a user on this host share; return -1 where that takes too long."""
     try:
         path = f"{run_dir.private(run_dir.base())}/print.lock"
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except (OSError, run_dir.NotPrivateFolder):
         return -1
-    if run_dir.locked(handle, _PATIENCE_SECONDS):
+    if run_dir.locked(handle, _LOCK_SECONDS):
         return handle
     os.close(handle)
     return -1
 
 
 def standard_error() -> list[int]:
-    """Which file the rank's messages go to: ranks that share it need not all say the same."""
+    """Return the identity of the file behind standard error: of the ranks that share one, one prints the notice."""
     try:
-        found = os.fstat(2)
+        status = os.fstat(2)
     except OSError:
         return []
-    return [found.st_dev, found.st_ino, found.st_rdev]
+    return [status.st_dev, status.st_ino, status.st_rdev]

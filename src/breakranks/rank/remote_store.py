@@ -1,7 +1,7 @@
-"""A state store that other hosts share, behind a thread of its own: when the network is cut, only that thread hangs.
+"""A state store shared with other hosts, read and written by its own thread: if the network is cut, only that hangs.
 
-torch's store and a network file system have no deadline for an answer that never comes. So what is to be put up is
-left here, what was last read is given out, and how long ago that was tells a far rank that is silent from a dead line.
+torch's store and a network file system have no deadline for an answer that never comes. So writes are queued, reads
+return the last values, and the age of these tells a silent rank from a cut connection.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from collections.abc import Callable
 
 from breakranks.rank.shared_state import SILENT_SECONDS, Entry, StateStore
 
-_BUSY_SECONDS, _IDLE_SECONDS = 0.25, 2.0  # seconds between two looks
+_BUSY_SECONDS, _IDLE_SECONDS = 0.25, 2.0  # between two readings
 _ACTIVE_SECONDS = 5.0
 
 
 class RemoteStore:
-    """The same calls as any state store; none of them waits."""
+    """The calls of a state store; none of them blocks."""
 
     same_host = False
 
     def __init__(self, place: StateStore, *, from_now: bool = False) -> None:
         self._place = place
-        self._from_now = from_now  # what was said before we came is not for us
+        self._from_now = from_now  # ignore records from before this agent connected
         self._changed = threading.Condition()
         self._work: list[Callable[[], None]] = []
         self._publish: tuple[int, Entry] | None = None
         self._beat = False
-        self._entries: dict[int, Entry | None] = {}  # of the ranks that somebody asked for
+        self._entries: dict[int, Entry | None] = {}  # of the ranks that were queried
         self._records: list[Entry] = []
         self._position = 0
         self._beats = 0
         self._asked = self._answered = time.monotonic()
         self._ending = False
-        self._thread = threading.Thread(target=self._run, name="breakranks far", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="breakranks remote", daemon=True)
         self._thread.start()
 
     @property
     def silent(self) -> bool:
-        """Whether nothing has come from there for so long that nobody there can be reached."""
+        """Whether the store has not answered for so long that the other hosts count as unreachable."""
         return time.monotonic() - self._answered > SILENT_SECONDS
 
     def publish(self, rank: int, entry: Entry) -> None:
@@ -69,14 +69,14 @@ class RemoteStore:
             if rank not in self._entries:
                 self._entries[rank] = None
                 self._rouse()
-            found = self._entries[rank]
-        return {**(found or {}), "dead": True} if self.silent else found
+            entry = self._entries[rank]
+        return {**(entry or {}), "dead": True} if self.silent else entry
 
     def since(self, position: int) -> tuple[int, list[Entry]]:
         return len(self._records), self._records[position:]
 
     def end(self, wait: float) -> None:
-        """Put up what is left, if that can be done in time."""
+        """Write what is queued, and wait for that at most ``wait`` seconds."""
         with self._changed:
             self._ending = True
             self._rouse()
@@ -97,13 +97,13 @@ class RemoteStore:
             try:
                 if publish is not None:
                     self._place.publish(*publish)
-                for one in work:
-                    one()
+                for write in work:
+                    write()
                 if beat:
                     self._place.beat()
                 self._read(ranks)
                 self._answered = time.monotonic()
-            except Exception:  # gone, or not there yet: `silent` will tell
+            except Exception:  # the store is gone or not created yet: see `silent`
                 time.sleep(_BUSY_SECONDS)
             if ending:
                 return

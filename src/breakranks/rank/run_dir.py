@@ -1,8 +1,8 @@
-"""The private folder of a user on a host: a folder a job, in it a socket and an entry a process.
+"""The private folder of a user on a host: one folder per job, in it a socket and an entry per process.
 
-``/tmp/breakranks-UID``, mode 0700, or what BREAKRANKS_RUN names. Nothing is done in one that others could have prepared
-or could look into. Files are named by process ids, so a container with ids of its own has a folder of its own:
-``/tmp/breakranks-UID-NAMESPACE``. Two containers may share ``/tmp``.
+``/tmp/breakranks-UID``, mode 0700, or the folder in BREAKRANKS_RUN. A folder that another user has made or can access
+is refused. Files are named by process ids, so a container with its own ids has its own folder:
+``/tmp/breakranks-UID-NAMESPACE``. Containers may share ``/tmp``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 _MAX_FILE_BYTES = 1 << 20
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number for the pid namespace of the machine itself
-_PATIENCE_SECONDS = 1.0  # seconds for another to be through; one that was stopped in the middle holds nobody up
+_LOCK_SECONDS = 1.0  # longest wait for another process, which may be stopped while it has the lock
 
 
 class NotPrivateFolder(Exception):
-    """The folder is not this user's alone. Its text says so, with the remedy."""
+    """Another user could access the folder. The text contains the remedy."""
 
 
 def base() -> str:
-    """The folder of this user on this host, or in this container."""
+    """Return the folder of this user on this host, or in this container."""
     return os.environ.get("BREAKRANKS_RUN") or f"/tmp/breakranks-{os.geteuid()}{_namespace()}"
 
 
@@ -39,7 +39,7 @@ def _namespace() -> str:
 
 
 def private(path: str, *, make: bool = True) -> str:
-    """``path``, made where it is not there; raises NotPrivate where somebody else could reach into it."""
+    """Return ``path``, and create it if needed. Raises NotPrivateFolder if another user could access it."""
     if make:
         try:
             os.mkdir(path, 0o700)
@@ -47,36 +47,38 @@ def private(path: str, *, make: bool = True) -> str:
             pass
         except OSError as error:
             raise NotPrivateFolder(
-                f"{path} cannot be made: {error.strerror}. Set BREAKRANKS_RUN to a folder of yours."
+                f"{path} cannot be created: {error.strerror}. Set BREAKRANKS_RUN to a folder that you own."
             ) from None
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError as error:
-        raise NotPrivateFolder(f"{path} cannot be looked at: {error.strerror}.") from None
-    if not stat.S_ISDIR(found.st_mode):
+        raise NotPrivateFolder(f"{path} cannot be inspected: {error.strerror}.") from None
+    if not stat.S_ISDIR(status.st_mode):
         raise NotPrivateFolder(
-            f"{path} is no folder (a link or a file). Remove it, or set BREAKRANKS_RUN to a folder of yours."
+            f"{path} is not a folder (a link or a file). Remove it, or set BREAKRANKS_RUN to a folder that you own."
         )
-    if found.st_uid != os.geteuid():
-        raise NotPrivateFolder(f"{path} belongs to user {found.st_uid}. Set BREAKRANKS_RUN to a folder of yours.")
-    if found.st_mode & 0o077:
-        raise NotPrivateFolder(f"{path} is open to others (mode {found.st_mode & 0o777:o}). Do: chmod 700 {path}")
+    if status.st_uid != os.geteuid():
+        raise NotPrivateFolder(f"{path} belongs to user {status.st_uid}. Set BREAKRANKS_RUN to a folder that you own.")
+    if status.st_mode & 0o077:
+        raise NotPrivateFolder(
+            f"{path} is open to other users (mode {status.st_mode & 0o777:o}). Run: chmod 700 {path}"
+        )
     return path
 
 
 def write(path: str, value: Any) -> None:
-    """Replace a file at once: whoever reads it sees the old value or the new one."""
-    beside = f"{path}.{os.getpid()}"
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Replace a file atomically: a reader gets the old value or the new one."""
+    temporary = f"{path}.{os.getpid()}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(handle, json.dumps(value).encode())
     finally:
         os.close(handle)
-    os.rename(beside, path)
+    os.rename(temporary, path)
 
 
 def read(path: str) -> Any:
-    """What a file holds, or None: it is not there, or not ours."""
+    """Return the content of a file, or None if it does not exist or is not valid JSON."""
     try:
         with open(path, "rb") as file:
             return json.loads(file.read(_MAX_FILE_BYTES))
@@ -85,7 +87,7 @@ def read(path: str) -> Any:
 
 
 def started(pid: int) -> int:
-    """When a process was started, in the kernel's ticks; 0 where it is gone. A pid alone may be another's by now."""
+    """Return the start time of a process in kernel ticks, 0 if it has ended. (Its pid may be reused.)"""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -101,37 +103,37 @@ def alive(entry: dict[str, Any]) -> bool:
 
 
 def remove(path: str, *names: str) -> None:
-    """Files of this process in a job's folder go, and the folder with the last of them."""
+    """Remove files of this process from a job's folder, and the folder with the last file."""
     for name in names:
         try:
             os.unlink(f"{path}/{name}")
         except OSError:
             pass
-    with alone(path) as sure:
-        if sure:
+    with alone(path) as locked_alone:
+        if locked_alone:
             sweep(path, last=True)
 
 
 @contextmanager
 def alone(path: str) -> Iterator[bool]:
-    """Nobody else comes to a job's folder meanwhile, or clears it up. False: that cannot be had."""
+    """Keep other processes from entering or removing a job's folder. Yield False if that is not possible."""
     handle = -1
     try:
         handle = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        sure = locked(handle, _PATIENCE_SECONDS)
+        is_locked = locked(handle, _LOCK_SECONDS)
     except OSError:  # gone, or on a file system without locks
-        sure = False
+        is_locked = False
     try:
-        yield sure
+        yield is_locked
     finally:
-        if sure:
-            fcntl.flock(handle, fcntl.LOCK_UN)  # said: a child that was forked meanwhile has it open too
+        if is_locked:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # explicitly: a child forked since has the file open as well
         if handle >= 0:
             os.close(handle)
 
 
 def locked(handle: int, seconds: float) -> bool:
-    """Lock an open file; False where that cannot be had in time."""
+    """Lock an open file. Return False if that takes longer than ``seconds``."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -144,9 +146,9 @@ def locked(handle: int, seconds: float) -> bool:
 
 
 def sweep(path: str, *, last: bool = False) -> None:
-    """Remove what a job of the same name has left, if nobody else of it lives; ``last``: and its folder.
+    """Remove what an earlier job of this name has left, if no other process of it lives. ``last``: also the folder.
 
-    Only ``alone``: who comes between the look and the removal would lose its socket, and could not be reached.
+    Only within ``alone``: a process that enters between the check and the removal would lose its socket.
     """
     try:
         if inhabited(path):
@@ -160,12 +162,12 @@ def sweep(path: str, *, last: bool = False) -> None:
 
 
 def inhabited(path: str) -> bool:
-    """Whether a process other than this one has something in a job's folder."""
+    """Whether another live process has files in a job's folder."""
     return any(_lives(path, name) for name in os.listdir(path))
 
 
 def _lives(path: str, name: str) -> bool:
-    """Whether the process that a file is of still runs. A socket is there a moment before its entry is."""
+    """Whether the process of a file still runs. The socket of a process is created before its entry."""
     stem, _, kind = name.rpartition(".")
     if kind == "sock" and stem.isdigit():
         return int(stem) != os.getpid() and bool(started(int(stem)))

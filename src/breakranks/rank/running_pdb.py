@@ -1,4 +1,4 @@
-"""pdb's commands for breakpoints, done for a rank that runs: nothing is stopped for it."""
+"""pdb's commands for breakpoints in a rank that runs, without stopping it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from breakranks.rank.rank_pdb import RankPdb
 if TYPE_CHECKING:
     from breakranks.rank.agent import RankAgent
 
-_WORDS = frozenset("""b break tbreak cl clear condition ignore enable disable until unt watch unwatch catch""".split())
+_COMMANDS = frozenset(
+    """b break tbreak cl clear condition ignore enable disable until unt watch unwatch catch""".split()
+)
 
 
 class RunningPdb(RankPdb):
-    """Names mean what they mean to the thread that is looked at, where it is just now."""
+    """Names are resolved in the inspected thread, at its current line."""
 
     loaded_only = True
 
@@ -25,21 +27,18 @@ class RunningPdb(RankPdb):
         self._frames: list[FrameType] = []
 
     def do(self, line: str) -> tuple[str, bool]:
-        """One line; what pdb says, and whether it failed."""
+        """Execute one command. Return pdb's output, and whether it failed."""
         word = self.parseline(line)[0] or ""
-        if word not in _WORDS:
-            return f"{word} is not for a rank that runs\n", True
+        if word not in _COMMANDS:
+            return f"{word} needs a stopped rank\n", True
         self.reset()
-        self._frames = [one for one in thread_states.stack_of(self._thread) if not thread_states.of_ours(one)]
+        stack = thread_states.stack_of(self._thread)
+        self._frames = [frame for frame in stack if not thread_states.of_ours(frame)]
         if not self._frames:
             return "that thread has ended, or is not in Python\n", True
-        # A line without a file is one of the user's own code, wherever in a library the thread is.
-        self.setup(
-            next(
-                (one for one in self._frames if not thread_location._foreign(one.f_code.co_filename)), self._frames[0]
-            ),
-            None,
-        )
+        # A line without a file is in the user's own code, even if the thread is in a library now.
+        own = (frame for frame in self._frames if not thread_location.is_foreign(frame.f_code.co_filename))
+        self.setup(next(own, self._frames[0]), None)
         try:
             super(RankPdb, self).onecmd(line)
             self.arm()
@@ -65,7 +64,7 @@ class RunningPdb(RankPdb):
         return self._thread
 
     def do_until(self, arg: str) -> Any:
-        """until FILE:LINE: a breakpoint that is gone when it was come to."""
+        """until FILE:LINE: the same as `tbreak FILE:LINE`."""
         return self.do_tbreak(arg)
 
     do_unt = do_until
@@ -74,4 +73,4 @@ class RunningPdb(RankPdb):
         super().arm()
         foreign = getattr(self.agent.breakpoints.way, "foreign", ())
         if foreign:
-            self.message(f"not in {', '.join(foreign)}: another debugger, or coverage, traces there")
+            self.message(f"not armed in {', '.join(foreign)}: traced by another debugger, or by coverage")

@@ -1,7 +1,7 @@
-"""How a thread comes back to what is armed, up to Python 3.11: a trace function of ours in every thread.
+"""The backend of breakpoints up to Python 3.11: a trace function in every thread.
 
-It is told of every call. In a file where nothing is armed it says with one look into a dictionary that the lines of the
-function need not be told of.
+Python calls it for every function call. In a file where nothing is armed, one dictionary lookup disables the line
+events of the function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Local = Callable[[FrameType, str, Any], Any]
 
 
 class _Files(dict[str, "frozenset[int] | None"]):
-    """Of each file, as code objects have it, the lines that are armed; None: nothing of it need be told of."""
+    """By file, as in code objects: the armed lines, or None if no event of the file is needed."""
 
     def __init__(self, engine: Breakpoints) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Files(dict[str, "frozenset[int] | None"]):
     def __missing__(self, file: str) -> frozenset[int] | None:
         engine = self._engine
         if engine.idle:
-            return frozenset()  # whoever is still told of calls is to see that
+            return frozenset()  # not None: a thread that still gets call events must stop tracing
         lines: frozenset[int] | None = engine.lines(file)
         if not lines and not engine.catches and not engine.watches:
             lines = None
@@ -46,17 +46,17 @@ class _Files(dict[str, "frozenset[int] | None"]):
 
 
 class SettraceBackend:
-    """How ``breakpoints`` works up to 3.11. Everything is called with the engine's lock, but the events."""
+    """The backend up to 3.11. Every method except the events is called with the lock of ``engine`` held."""
 
     def __init__(self, engine: Breakpoints) -> None:
         self._engine = engine
         self._files = _Files(engine)
-        # By id of the code, which is kept alive so: what its events are told to, and whether its lines are among them.
+        # By id of the code, which this keeps alive: its local trace function, and whether that needs line events.
         self._locals: dict[int, tuple[CodeType, Local | None, bool]] = {}
         self._on = False
-        self._hook: Any = None  # what threads were started with before
-        self._displaced: dict[int, Any] = {}  # somebody else's, of threads that have been stopped
-        self.foreign: list[str] = []  # threads that somebody else traces: they are left alone
+        self._hook: Any = None  # the previous threading.settrace function
+        self._displaced: dict[int, Any] = {}  # by thread that was stopped, the trace function of another tool
+        self.foreign: list[str] = []  # threads that another tool traces: they are left alone
         self._global = self._made()
         self._halting = self._made_halting()
 
@@ -86,9 +86,9 @@ class SettraceBackend:
     def _reach(self, ident: int, frame: FrameType, traced: dict[int, int]) -> None:
         engine, stop_state = self._engine, self._engine.agent.stop_state
         stopped = stop_state.stop is not None and stop_state.thread == ident
-        if stopped or ident in engine.inside or ident in engine.halts or self._steps(ident, traced):
-            return  # it is seen to when it goes on
-        if traced.get(ident, id(self._global)) != id(self._global):  # ours is the same one as long as we are here
+        if stopped or ident in engine.events.inside or ident in engine.halts or self._steps(ident, traced):
+            return  # it gets its trace function when it resumes
+        if traced.get(ident, id(self._global)) != id(self._global):  # _global is one object for all time
             self.foreign.append(thread_states.name_of(ident))
             return
         if ident not in traced:
@@ -101,13 +101,13 @@ class SettraceBackend:
         return known is not None and traced.get(ident) == id(known.tracer)
 
     def _dress(self, frame: FrameType | None) -> None:
-        """Frames that are under way: the lines of those that have something armed are told of."""
-        for one in thread_states.stack(frame):
-            local = None if thread_states.of_ours(one) else self._local(one)
-            if local is not None and (one.f_trace is None or is_ours(one.f_trace)):
-                one.f_trace = local
+        """Set the local trace function of each running frame that has something armed."""
+        for running in thread_states.stack(frame):
+            local = None if thread_states.of_ours(running) else self._local(running)
+            if local is not None and (running.f_trace is None or is_ours(running.f_trace)):
+                running.f_trace = local
             elif local is None:
-                clean([one])
+                clean([running])
 
     def stop(self) -> None:
         if self._on:
@@ -134,12 +134,12 @@ class SettraceBackend:
                 sys.settrace(before)
         return frame.f_trace if frame is not None else None
 
-    # ---- a thread that is to halt
+    # ---- a thread that is to stop
 
     def halt(self, ident: int) -> None:
         with self._engine.lock:
             if ident not in self._engine.halts:
-                return  # it has stopped for something else meanwhile
+                return  # it has stopped for another reason
             traced = thread_states.tracers()
             known = traced.get(ident)
             if (
@@ -174,11 +174,11 @@ class SettraceBackend:
             if ident not in engine.halts:
                 return self.go_on(frame, None)
             if event == "return" and frame.f_code.co_flags & _RESUMED:
-                clean([frame])  # it may rest for long; when it is resumed that is a call
+                clean([frame])  # it may be suspended for long; its resumption is a call event
                 return None
             if event != "line":
                 return halting
-            engine.halted(frame, ident)
+            engine.events.halted(frame, ident)
             return frame.f_trace
 
         return halting
@@ -202,13 +202,13 @@ class SettraceBackend:
     def _called(self, frame: FrameType) -> Any:
         if not self._engine.here:
             return self._abandon(frame)
-        if not self._on:  # a thread that began while it was taken off
+        if not self._on:  # a thread that began while the backend stopped
             sys.settrace(None)
             return None
         return None if thread_states.of_ours(frame) else self._local(frame)
 
     def _local(self, frame: FrameType) -> Local | None:
-        """What a frame's own events are told to."""
+        """Return the local trace function of a frame."""
         code = frame.f_code
         known = self._locals.get(id(code))
         if known is None or known[0] is not code:
@@ -225,7 +225,7 @@ class SettraceBackend:
         return bool(self._engine.concerns(code, self._engine.lines(code.co_filename))) or self._is_watched(code)
 
     def _is_watched(self, code: CodeType) -> bool:
-        return any(id(code) in one.codes for one in list(self._engine.watches.values()))
+        return any(id(code) in watch.codes for watch in list(self._engine.watches.values()))
 
     def _made_local(self, code: CodeType) -> Local | None:
         engine = self._engine
@@ -249,9 +249,9 @@ class SettraceBackend:
         return local
 
     def passing(self, frame: FrameType, event: str, argument: Any) -> None:
-        """The same for a thread that pdb steps; it looks for breakpoints by itself."""
+        """Handle an event of a thread that pdb steps; pdb checks breakpoints itself."""
         if event == "line" and self._has_lines(frame.f_code):
-            self._engine.line(frame, threading.get_ident())
+            self._engine.events.line(frame, threading.get_ident())
         elif event == "exception" and self._engine.catches:
             self._raised(frame, argument)
         elif event == "return" and self._engine.watches:
@@ -261,36 +261,36 @@ class SettraceBackend:
         engine = self._engine
         if not engine.here:
             return self._abandon(frame)
-        engine.line(frame, threading.get_ident())
+        engine.events.line(frame, threading.get_ident())
         return frame.f_trace
 
     def _raised(self, frame: FrameType, argument: Any) -> Any:
         _, error, trace = argument
         if not self._engine.here:
             return self._abandon(frame)
-        if isinstance(error, BaseException):  # else it is what ends a loop, and has not been made yet
-            self._engine.raised(frame, error, trace, threading.get_ident())
+        if isinstance(error, BaseException):  # else it ends a loop and has no exception object yet
+            self._engine.events.raised(frame, error, trace, threading.get_ident())
         return frame.f_trace
 
     def _returned(self, frame: FrameType, resumed: int) -> Any:
         if resumed:
-            clean([frame])  # it may rest for long; when it is resumed that is a call
+            clean([frame])  # it may be suspended for long; its resumption is a call event
         if self._engine.watches and self._engine.here:
             self._ended(frame)
         return None
 
     def _ended(self, frame: FrameType) -> None:
-        rests = frame.f_code.co_flags & _RESUMED and frame.f_code.co_code[frame.f_lasti] in _YIELDS
-        if not rests:
-            self._engine.returned(frame)
+        suspended = frame.f_code.co_flags & _RESUMED and frame.f_code.co_code[frame.f_lasti] in _YIELDS
+        if not suspended:
+            self._engine.events.returned(frame)
 
     def _abandon(self, frame: FrameType) -> Any:
-        """In a forked child where nobody has called ``abandon``."""
+        """In a forked child, if nothing has called ``abandon`` yet."""
         sys.settrace(self.abandon())
         clean(list(thread_states.stack(frame)))
 
     def abandon(self) -> Any:
-        """In a forked child: no thread is traced any more. What the one that runs was traced with before."""
+        """In a forked child: stop tracing. Return the previous trace function of the running thread."""
         self._on = False
         self._files.clear()
         self._locals.clear()

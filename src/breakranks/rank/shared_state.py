@@ -1,7 +1,7 @@
-"""Where the ranks of a job tell one another what they are at: a folder on their host, the job's own store beyond it.
+"""The state that the ranks of a job share: in a folder on one host, in the job's own store between hosts.
 
-A rank puts up an entry of its own, and reads those of the ranks it holds for. What concerns all (go, off, on, hold) is
-appended to a log. A beat that moves says that somebody, somewhere in the job, is in the debugger.
+A rank publishes its entry, and reads the entries of the ranks that it is held for. Records for all ranks (go, off, on,
+hold) are appended to a log. A heartbeat that changes means that some rank of the job is in the debugger.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import json
 import os
 import sys
 import time
+from datetime import timedelta
 from typing import Any, Protocol
 
 from breakranks.rank import run_dir
 
-SILENT_SECONDS = 8.0  # seconds without a beat from another host after which a rank counts as dead
-_AWAY_SECONDS = 3.0  # seconds without a look, and we ourselves stood still: nobody was silent then
-_QUIET_SECONDS = 4.0  # seconds without a beat of anybody after which nobody is in the debugger
+SILENT_SECONDS = 8.0  # without a heartbeat from another host, after which a rank counts as dead
+_AWAY_SECONDS = 3.0  # between two readings: longer means that this process was suspended, not that others were silent
+_QUIET_SECONDS = 4.0  # without any heartbeat, after which no rank is in the debugger
 _STORE_SECONDS = 3
-_MAX_REMEMBERED = 256
+_MAX_REMEMBERED_RECORDS = 256
 Entry = dict[str, Any]
 
 
 class StateStore(Protocol):
-    """One place to put things up. Whatever it is, it may vanish: every call may raise OSError or RuntimeError."""
+    """One store. It may vanish: every call may raise OSError or RuntimeError."""
 
     same_host: bool
 
@@ -47,10 +48,10 @@ class FolderStore:
         run_dir.write(f"{self.path}/rank-{rank}.json", entry)
 
     def entry(self, rank: int) -> Entry | None:
-        found = run_dir.read(f"{self.path}/rank-{rank}.json")
-        if not isinstance(found, dict) or (self.same_host and not run_dir.alive(found)):
-            return None if not isinstance(found, dict) else {**found, "dead": True}
-        return found
+        entry = run_dir.read(f"{self.path}/rank-{rank}.json")
+        if not isinstance(entry, dict) or (self.same_host and not run_dir.alive(entry)):
+            return None if not isinstance(entry, dict) else {**entry, "dead": True}
+        return entry
 
     def beat(self) -> None:
         with open(f"{self.path}/beat", "ab"):
@@ -63,12 +64,12 @@ class FolderStore:
             return 0
 
     def debugging(self) -> bool | None:
-        """Whether a live process of this host is in the debugger; None where entries of other hosts are among them."""
+        """Whether a live process of this host is in the debugger; None if there are entries of other hosts."""
         if not self.same_host:
             return None
         names = [name for name in os.listdir(self.path) if name.endswith(".json")]
         entries = (run_dir.read(f"{self.path}/{name}") for name in names)
-        return any(isinstance(one, dict) and one.get("debugging") and run_dir.alive(one) for one in entries)
+        return any(isinstance(entry, dict) and entry.get("debugging") and run_dir.alive(entry) for entry in entries)
 
     def append(self, record: Entry) -> None:
         handle = os.open(f"{self.path}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
@@ -89,7 +90,7 @@ class FolderStore:
 
 
 class TorchStore:
-    """torch's own store, through a connection of ours: the job's are each behind a lock that a wait would hold."""
+    """torch's own store, through a new connection: the job's connections have a lock, which a wait would hold."""
 
     same_host = False
 
@@ -105,8 +106,8 @@ class TorchStore:
         self._store.set(f"{self._prefix}/rank-{rank}", json.dumps(entry))
 
     def entry(self, rank: int) -> Entry | None:
-        found = self._get(f"rank-{rank}")
-        return None if found is None else dict(json.loads(found))
+        data = self._get(f"rank-{rank}")
+        return None if data is None else dict(json.loads(data))
 
     def beat(self) -> None:
         self._store.add(f"{self._prefix}/beat", 1)
@@ -125,22 +126,22 @@ class TorchStore:
         last = int(self._get("log") or 0)
         records: list[Entry] = []
         for number in range(position + 1, last + 1):
-            found = self._get(f"log-{number}")
-            if found is None:  # counted, not yet written
+            data = self._get(f"log-{number}")
+            if data is None:  # counted, not yet written
                 return number - 1, records
-            records.append(json.loads(found))
+            records.append(json.loads(data))
         return last, records
 
 
 class StateStores:
-    """All places of one job, read and written as one. A place that fails is left out, and said in ``lost``."""
+    """All stores of one job, read and written as one. A store that fails is skipped; ``lost`` has the error."""
 
     def __init__(self, places: list[StateStore]) -> None:
         self._places = places
         self._positions = [0] * len(places)
-        self._heard: dict[int, tuple[Any, float, float]] = {}  # the last beat, since when, when looked at
+        self._heard: dict[int, tuple[Any, float, float]] = {}  # by rank: its heartbeat, since when, when it was read
         self._moved: dict[int, tuple[int, float]] = {}
-        self.watching = False  # look at every entry, also while no beat moves
+        self.watching = False  # read every entry, also while no heartbeat changes
         self._seen: dict[str, None] = {}
         self.lost = ""
 
@@ -154,8 +155,8 @@ class StateStores:
         self._each(lambda place: place.beat())
 
     def news(self) -> list[Entry]:
-        """What was appended since the last time, oldest first; what stands in two places comes once."""
-        found: list[Entry] = []
+        """Return the records appended since the last call, oldest first, each once even if two stores have it."""
+        news: list[Entry] = []
         for index, place in enumerate(self._places):
             try:
                 self._positions[index], records = place.since(self._positions[index])
@@ -166,13 +167,13 @@ class StateStores:
                 key = json.dumps(record, sort_keys=True)
                 if key not in self._seen:
                     self._seen[key] = None
-                    found.append(record)
-        for key in list(self._seen)[:-_MAX_REMEMBERED]:
+                    news.append(record)
+        for key in list(self._seen)[:-_MAX_REMEMBERED_RECORDS]:
             del self._seen[key]
-        return found
+        return news
 
     def entry(self, rank: int) -> Entry | None:
-        """A rank's entry, with ``dead`` in it where its process is gone or has been silent for too long."""
+        """Return a rank's entry, with ``dead`` if its process has ended or was silent for too long."""
         for place in self._places:
             try:
                 found = place.entry(rank)
@@ -186,7 +187,7 @@ class StateStores:
         return None
 
     def busy(self) -> bool:
-        """Whether somebody in the job is in the debugger: an entry says so, or the beat moves."""
+        """Whether a rank of the job is in the debugger: by its entry, or because the heartbeat changes."""
         return any(self._busy(index, place) for index, place in enumerate(self._places))
 
     def _busy(self, index: int, place: StateStore) -> bool:
@@ -213,16 +214,16 @@ class StateStores:
         self._heard[rank] = (mark, since, now)
         return bool(found.get("debugging")) and now - since > SILENT_SECONDS
 
-    def _each(self, what: Any) -> None:
+    def _each(self, action: Any) -> None:
         for place in self._places:
             try:
-                what(place)
+                action(place)
             except Exception as error:
                 self.lost = str(error)
 
 
 def shared_folder(job: str) -> FolderStore | None:
-    """The folder on a shared file system that BREAKRANKS_DIR names, for jobs whose hosts have no store in common."""
+    """Return the folder on a shared file system in BREAKRANKS_DIR, for jobs whose hosts share no store."""
     path = os.environ.get("BREAKRANKS_DIR")
     if not path:
         return None
@@ -230,7 +231,7 @@ def shared_folder(job: str) -> FolderStore | None:
 
 
 def store_of_torch() -> TorchStore | None:
-    """A connection of our own to the store that the job's default group was made with; None where there is none."""
+    """Return a new connection to the store of the job's default group; None if there is none."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return None
@@ -238,10 +239,8 @@ def store_of_torch() -> TorchStore | None:
         store = c10d._get_default_store()
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
-        from datetime import timedelta
-
         wait = timedelta(seconds=_STORE_SECONDS)
-        mine = type(store)(store.host, store.port, None, False, wait, False)
+        connection = type(store)(store.host, store.port, None, False, wait, False)
     except Exception:  # not initialised yet, or a store of another kind
         return None
-    return TorchStore(mine, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return TorchStore(connection, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -1,4 +1,4 @@
-"""Telling a person how to get to a stopped rank; in a terminal of theirs, by opening the console there at once."""
+"""The notice of a stopped rank: how to connect to it. In a terminal of the user, the console opens there at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from breakranks.rank.agent import RankAgent
     from breakranks.rank.stop_state import StopInfo
 
-_MAX_SPEAKERS = 16
-_FEW = 4
-_POLITE_SECONDS, _IMPATIENT_SECONDS = 1.0, 3.0  # seconds after which a held rank speaks
+_MAX_WORLD = 16  # in a larger job one held rank per host prints a notice
+_MAX_NOTICES = 4  # of more ranks that stop, only the first prints a notice
+_FIRST_NOTICE_SECONDS, _LATE_NOTICE_SECONDS = 1.0, 3.0  # after which a held rank may print, and does print
 _START = "import sys; sys.path.insert(0, {path!r}); from breakranks.cli.main import entry; entry()"
 
 
 def announce(agent: RankAgent, stop: StopInfo) -> None:
-    """One line that says who stopped where and how to get there, or the console itself. The rest speak later."""
+    """Print which rank stopped, where, and how to connect to it; or open the console. Held ranks print later."""
     if agent.watched or (stop.role == "held" and not stop.until_go):
         return
     if stop.role == "prompt" and _may_open(agent):
@@ -31,53 +31,54 @@ def announce(agent: RankAgent, stop: StopInfo) -> None:
             stop.spoken = open_console(agent)
         return
     stop.spoken = True
-    if len(stop.stoppers) <= _FEW or agent.me.rank == stop.stoppers.first:
-        _say(agent, _what(stop))
+    if len(stop.stoppers) <= _MAX_NOTICES or agent.me.rank == stop.stoppers.first:
+        _print(agent, _summary(stop))
 
 
 def announce_late(agent: RankAgent, stop: StopInfo, now: float) -> None:
-    """What could not be told at once: the terminal was another console's, or it was not clear who would speak."""
+    """Print what ``announce`` could not: another console had the terminal, or another rank might have printed."""
     waited = now - stop.began
-    if agent.watched or agent.watch.off or agent.stop_state.releasing or waited < _POLITE_SECONDS:
+    if agent.watched or agent.watch.off or agent.stop_state.releasing or waited < _FIRST_NOTICE_SECONDS:
         return
     if stop.role == "prompt":
         stop.spoken = open_console(agent)
-        if not stop.spoken and waited > _IMPATIENT_SECONDS:
+        if not stop.spoken and waited > _LATE_NOTICE_SECONDS:
             stop.spoken = True
-            _say(agent, _what(stop))
+            _print(agent, _summary(stop))
         return
     _announce_held(agent, stop, waited)
 
 
 def _announce_held(agent: RankAgent, stop: StopInfo, waited: float) -> None:
-    """A held rank speaks only where the words of the rank that it holds for cannot be seen, or do not come."""
-    if agent.me.world > _MAX_SPEAKERS and agent.me.local_rank != 0:
+    """Print for a held rank, if the notice of the rank that it is held for goes to another file or does not come."""
+    if agent.me.world > _MAX_WORLD and agent.me.local_rank != 0:
         stop.spoken = True
         return
     entries = [agent.watch.stores.entry(rank) for rank in stop.stoppers]
     absent = [entry is None or not entry.get("debugging") for entry in entries]
-    if any(absent) and waited < _IMPATIENT_SECONDS:
+    if any(absent) and waited < _LATE_NOTICE_SECONDS:
         return
     stop.spoken = True
     if any(absent):
         if not open_console(agent):
-            hint = f"call it on all ranks, or name those that come here: breakpoint({agent.me.rank})"
-            one = "which has" if len(stop.stoppers) == 1 else "which have"
-            _say(agent, f"{_what(stop)}, for {ranks_text(stop.stoppers)}, {one} not come to this line ({hint})")
+            hint = f"call it on all ranks, or name the ranks that reach it: breakpoint({agent.me.rank})"
+            have = "has" if len(stop.stoppers) == 1 else "have"
+            stoppers = ranks_text(stop.stoppers)
+            _print(agent, f"{_summary(stop)} for {stoppers}, which {have} not reached this line ({hint})")
     elif not all(entry is not None and entry.get("stderr") == rank_output.standard_error() for entry in entries):
-        _say(agent, f"{_what(stop)}, for {ranks_text(stop.stoppers)}")
+        _print(agent, f"{_summary(stop)} for {ranks_text(stop.stoppers)}")
 
 
 def say(agent: RankAgent, stop: StopInfo) -> None:
-    """The line itself."""
+    """Print the notice now."""
     stop.spoken = True
-    _say(agent, _what(stop))
+    _print(agent, _summary(stop))
 
 
-def _what(stop: StopInfo) -> str:
+def _summary(stop: StopInfo) -> str:
     if stop.role == "held":
         return f"is held at {_place(stop)}"
-    return f"{stop.reason if stop.reason.startswith('crashed') else 'stopped'} at {_place(stop)}"
+    return f"{stop.reason if stop.crashed else 'stopped'} at {_place(stop)}"
 
 
 def _place(stop: StopInfo) -> str:
@@ -85,16 +86,16 @@ def _place(stop: StopInfo) -> str:
     return f"{os.path.basename(str(where.get('file')))}:{where.get('line')} in {where.get('function')}"
 
 
-def _say(agent: RankAgent, what: str) -> None:
+def _print(agent: RankAgent, summary: str) -> None:
     helper = f" (helper, pid {agent.pid})" if agent.me.helper else ""
     more = ""
     if agent.watch.alone:
-        more = "\nranks on other hosts cannot be told of it (no store of torch's); BREAKRANKS_DIR names a shared folder"
-    rank_output.say(f"rank {agent.me.rank}{helper} {what}; get to it with: {command(agent)}{more}")
+        more = "\nranks on other hosts are not told: torch has no store here. Set BREAKRANKS_DIR to a shared folder"
+    rank_output.say(f"rank {agent.me.rank}{helper} {summary}; connect with: {command(agent)}{more}")
 
 
 def command(agent: RankAgent) -> str:
-    """The console's command line for this job, with its name where this user has others here."""
+    """Return the command that opens the console of this job. It names the job if this user has others on this host."""
     base = run_dir.base()
     try:
         others = [f"{base}/{name}" for name in os.listdir(base) if name != agent.me.job]
@@ -105,7 +106,7 @@ def command(agent: RankAgent) -> str:
 
 
 def open_console(agent: RankAgent) -> bool:
-    """Open the console in the terminal that this rank was started in; False where there is none, or one is open."""
+    """Open the console in the terminal of this rank. Return False if it has none, or if another console is open."""
     if not _may_open(agent):
         return False
     path = _terminal()
@@ -114,7 +115,7 @@ def open_console(agent: RankAgent) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the console inherits it, and has it until it ends
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the console inherits the lock and keeps it until it ends
         os.set_inheritable(lock, True)
         with open(path, "r+b", buffering=0) as terminal:
             agent.console = OpenedConsole(path, terminal.fileno(), f"{agent.path}/console.lock")
@@ -147,18 +148,18 @@ def _may_open(agent: RankAgent) -> bool:
 
 
 class OpenedConsole:
-    """A console that a rank has opened: when it ends, however it does, the terminal is as it was."""
+    """A console that a rank has opened. When it ends, for any reason, the modes of the terminal are restored."""
 
     def __init__(self, path: str, terminal: int, kept: str) -> None:
-        import termios
+        import termios  # an extension module, needed only in a terminal
 
         self.path = path
         self.process: subprocess.Popen[bytes] | None = None
         self._kept = kept
-        # One that was killed before may have left it otherwise: then what that one found counts.
-        found = run_dir.read(kept)
-        if isinstance(found, list) and len(found) == 7:
-            self.modes: list[Any] = [*found[:6], [bytes(key) for key in found[6]]]
+        # A console that was killed may have left other modes: then the modes that it saved are the right ones.
+        saved = run_dir.read(kept)
+        if isinstance(saved, list) and len(saved) == 7:
+            self.modes: list[Any] = [*saved[:6], [bytes(key) for key in saved[6]]]
             return
         self.modes = termios.tcgetattr(terminal)
         with open(kept, "w") as file:
@@ -167,8 +168,8 @@ class OpenedConsole:
             )
 
     def ended(self, wait: float = 0.0) -> bool:
-        """Whether it has; called now and then by the agent."""
-        import termios
+        """Return whether the console has ended. The agent calls this regularly."""
+        import termios  # as above
 
         try:
             if self.process is None or self.process.wait(wait) is None:

@@ -1,6 +1,6 @@
-"""The rank as a console sees it: what it is at, the lines that wait for it, and when it may go on.
+"""The stopped thread of a rank: its stop, the lines that wait for it, and when it resumes.
 
-The thread that is stopped waits here for its next line; the agent's thread fills it. All under one condition.
+The stopped thread waits here for its next line, and the agent's thread provides it. One condition guards all of it.
 """
 
 from __future__ import annotations
@@ -14,44 +14,47 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from breakranks.rank_messages import RunState
 from breakranks.rankset import RankSet
 
 GONE = "the console has gone"
-_LOOK_SECONDS = 1.0  # between two looks whether the agent's thread is there
-_STRAY_SECONDS = 0.5  # seconds within which a signal that was sent arrives
+_CHECK_SECONDS = 1.0  # between two checks whether the agent's thread runs
+_STRAY_SECONDS = 0.5  # within which a signal that was sent arrives
 
 
 class StopInterrupted(BaseException):
-    """Raised in the stopped thread when somebody has pressed Ctrl-C at the job itself: it is to end."""
+    """Raised in the stopped thread by a Ctrl-C at the job's own terminal, which ends the job."""
 
 
 class StopReleased(BaseException):
-    """Raised in the stopped thread to leave the prompt, whatever it is nested in. Its argument says why."""
+    """Raised in the stopped thread to leave the prompt, however deep it is nested. Its argument is the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StopInfo:
-    """Why and where a thread is stopped. ``count`` is how many calls of its site this one is (from 1, 0: no site)."""
+    """Why and where a thread is stopped. ``count`` is the number of this call of its site, from 1; 0: no site."""
 
     site: str
     count: int
-    role: str  # "prompt": a person is asked; "held": for the ranks of ``stoppers``
+    role: str  # "prompt": it waits for a user; "held": it waits for the ranks of ``stoppers``
     stoppers: RankSet
     reason: str
     until_go: bool = False
-    holds: RankSet = field(default_factory=RankSet)  # ranks that are to hold as soon as this one is seen to be stopped
+    crashed: bool = False
+    exception: str = ""  # of a crash
+    holds: RankSet = field(default_factory=RankSet)  # ranks to hold as soon as they can see that this one is stopped
     thread: str = ""
     since: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
     where: dict[str, Any] = field(default_factory=dict)
     inside: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
-    spoken: bool = False  # that it is held was said, or need not be
+    spoken: bool = False  # the stop was announced, or needs no announcement
 
 
 @dataclass(slots=True)
 class LineRequest:
-    """One line from a console; ``takers`` are the ranks that were sent it."""
+    """One line from a console; ``takers`` are the ranks that get it."""
 
     client: Any
     number: int
@@ -60,22 +63,22 @@ class LineRequest:
 
 
 class StopState:
-    """``tracing``: the rank runs, but pdb will stop it again. ``origin``: the call that the debugging began with.
-    ``serves`` tells whether the agent's thread is there: who is stopped goes on when it is not."""
+    """``tracing``: the rank runs, but pdb may stop it again. ``origin``: the call with which the debugging began.
+    ``serves`` returns whether the agent's thread runs: without it, a stopped thread resumes."""
 
     def __init__(self, serves: Callable[[], bool]) -> None:
         self._serves = serves
         self.changed = threading.Condition()
         self._one = threading.Lock()
-        self.turn = 0  # how often somebody has sat down or stood up: what is told of it may overtake itself
+        self.turn = 0  # number of stops and resumptions, which orders the states that consoles get
         self.stop: StopInfo | None = None
         self.thread = 0  # ident of the thread that is, or was last, stopped
         self.tracing = False
         self.origin: tuple[str, int] = ("", 0)
         self.request: LineRequest | None = None
         self.evaluating = False
-        self.interrupted = 0.0  # when what is evaluated was told to end
-        self.told_to_end = 0.0  # when that was last so
+        self.interrupted = 0.0  # when the evaluation was interrupted; 0 when it has ended
+        self.told_to_end = 0.0  # when an evaluation was last interrupted
         self.signalled = False
         self.pending = False  # the main thread will be stopped at its next line
         self._lines: deque[LineRequest] = deque()
@@ -86,23 +89,23 @@ class StopState:
         return self.stop is not None or self.tracing
 
     @property
-    def state(self) -> str:
+    def state(self) -> RunState:
         if self.stop is None:
             return "running"
         return "busy" if self.evaluating else "stopped"
 
     def sits(self) -> bool:
-        """Whether the thread that asks is the one at the prompt."""
+        """Whether the calling thread is the stopped one."""
         return self.stop is not None and self.thread == threading.get_ident()
 
     @property
     def releasing(self) -> bool:
-        """Whether the stopped thread will go on as soon as it can."""
+        """Whether the stopped thread resumes as soon as it can."""
         return bool(self._release)
 
     def take(self, stop: StopInfo) -> None:
-        """The calling thread stops; a second one waits until the first has gone. Raises Released if nobody serves."""
-        while not self._one.acquire(timeout=_LOOK_SECONDS):
+        """Stop the calling thread, after any other has resumed. Raises StopReleased if the agent's thread has ended."""
+        while not self._one.acquire(timeout=_CHECK_SECONDS):
             self._check()
         with self.changed:
             self.turn += 1
@@ -113,7 +116,7 @@ class StopState:
             self._release = ""
 
     def give(self, *, tracing: bool) -> None:
-        """It goes on."""
+        """Resume the calling thread."""
         if not self.sits():
             return
         with self.changed:
@@ -125,7 +128,7 @@ class StopState:
         self._one.release()
 
     def put(self, request: LineRequest) -> bool:
-        """A line for the stopped thread; False where it is not at a prompt."""
+        """Queue a line for the stopped thread; False if none is stopped."""
         with self.changed:
             if self.stop is None or self._release:
                 return False
@@ -134,18 +137,18 @@ class StopState:
             return True
 
     def release(self, reason: str) -> None:
-        """Let the stopped thread go, as soon as it is back from what it evaluates."""
+        """Resume the stopped thread, as soon as its evaluation has ended."""
         with self.changed:
             if self.stop is not None:
                 self._release = self._release or reason
                 self.changed.notify_all()
 
     def interrupt_evaluation(self) -> None:
-        """Raise KeyboardInterrupt in what a console asked for.
+        """Raise KeyboardInterrupt in the evaluation.
 
-        In the main thread by a signal, which ends a sleep or a read in C too; its handler is Python's own, or none is
-        sent. Elsewhere by an exception that is raised at the next instruction. Never by both, and it is never taken
-        back: before 3.12 that leaves the interpreter looking for it for ever.
+        In the main thread it is a signal, which also ends a sleep or a read in C; it is sent only where its handler is
+        Python's own. Elsewhere it is an exception that is raised at the next instruction. It is never both, and it is
+        never withdrawn: before 3.12 that leaves the interpreter looking for it forever.
         """
         with self.changed:
             if not self.evaluating or self.interrupted:
@@ -160,17 +163,17 @@ class StopState:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), kind)
 
     def done(self) -> None:
-        """What was asked has been done; it cannot be interrupted any more."""
+        """The evaluation has ended and can no longer be interrupted."""
         with self.changed:
             self.evaluating = False
             interrupted, self.interrupted = self.interrupted, 0.0
         if interrupted:
-            # A KeyboardInterrupt that leaves an eval of text marks the interpreter, caught or not: it would end by the
-            # signal when its program ends. The next eval takes the mark away.
+            # A KeyboardInterrupt that leaves an eval of text marks the interpreter, caught or not: at the end of its
+            # program it would end by the signal. The next eval clears the mark.
             eval("0")
 
     def next(self) -> LineRequest:
-        """The next line; called by the stopped thread, which waits. Raises Released when it is to go on."""
+        """Wait for the next line in the stopped thread. Raises StopReleased when the thread is to resume."""
         self.done()
         self._catch_stray()
         with self.changed:
@@ -183,14 +186,14 @@ class StopState:
                     self.request = self._lines.popleft()
                     self.evaluating = True
                     return self.request
-                # Which of the two it is, can so be seen in the stack from outside.
+                # Two functions, so that the stack shows from outside which of the two it is.
                 if self.stop is not None and self.stop.role == "held":
                     self.held()
                 else:
                     self.at_prompt()
 
     def abandon(self) -> None:
-        """In a forked child: who had the lock may not be there."""
+        """In a forked child: the thread that had the lock may not exist."""
         self.changed = threading.Condition()
 
     def _check(self) -> None:
@@ -198,13 +201,13 @@ class StopState:
             raise StopReleased(GONE)
 
     def held(self) -> None:
-        self.changed.wait(_LOOK_SECONDS)
+        self.changed.wait(_CHECK_SECONDS)
 
     def at_prompt(self) -> None:
-        self.changed.wait(_LOOK_SECONDS)
+        self.changed.wait(_CHECK_SECONDS)
 
     def _catch_stray(self) -> None:
-        """A signal that was sent to end an evaluation must not arrive in the job's own code after it."""
+        """Wait for a signal that was sent to end an evaluation: it must not arrive in the job's own code."""
         if not self.signalled:
             return
         self.signalled = False
@@ -214,6 +217,6 @@ class StopState:
             pass
 
     def drop(self, client: Any) -> None:
-        """A console has gone: nobody waits for its lines."""
+        """Forget the lines of a console that has gone."""
         with self.changed:
-            self._lines = deque(one for one in self._lines if one.client is not client)
+            self._lines = deque(request for request in self._lines if request.client is not client)

@@ -1,6 +1,6 @@
-"""Where a thread that runs is: its frames, and the collective that it is in or waits for.
+"""Where a running thread is: its frames, and the collective that it is in or waits for.
 
-Read from another thread while the first goes on, so that anything may have changed by the next line.
+Another thread reads this while the first one runs, so anything may change between two lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 SOURCES = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/_functional_collectives.py")
-# Functions there that communicate, by the name that users know. What is not here only prepares or looks up.
+# The functions there that communicate, by their public names. All others only prepare or look up.
 COLLECTIVES = frozenset(
     """all_reduce all_reduce_coalesced all_gather all_gather_into_tensor all_gather_coalesced all_gather_object
     all_gather_tensor all_gather_tensor_autograd all_gather_single all_reduce_inplace all_to_all all_to_all_single
@@ -34,14 +34,14 @@ Frame = dict[str, Any]
 
 
 def frames_of(frame: FrameType | None, most: int = 64) -> list[Frame]:
-    """Function, file and line of a stack, innermost first."""
-    return [_told(one) for one, _ in zip(outwards(frame), range(most), strict=False)]
+    """Return function, file and line of each frame, innermost first."""
+    return [_described(caller) for caller, _ in zip(outwards(frame), range(most), strict=False)]
 
 
 def collective_of(frame: FrameType | None) -> Frame | None:
-    """The collective that a stack is in, or else the last one of the process that has begun and not ended.
+    """Return the collective that a stack is in, or else the last one of the process that has begun and not ended.
 
-    ``file``, ``line`` and ``function`` are of the innermost frame that is the user's.
+    ``file``, ``line`` and ``function`` are those of the innermost frame of the user's code.
     """
     try:
         found = _on_stack(frame) or _recorded()
@@ -51,7 +51,7 @@ def collective_of(frame: FrameType | None) -> Frame | None:
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame and those that called it, innermost first; not more than a stack can sensibly have."""
+    """Yield a frame and its callers, innermost first, at most MAX_FRAMES."""
     for _ in range(MAX_FRAMES):
         if frame is None:
             return
@@ -59,21 +59,21 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _told(frame: FrameType) -> Frame:
+def _described(frame: FrameType) -> Frame:
     code = frame.f_code
     name = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
     return {"function": name, "file": code.co_filename, "line": frame.f_lineno or code.co_firstlineno}
 
 
 def _users(frame: FrameType | None) -> Frame:
-    for one in outwards(frame):
-        if not _foreign(one.f_code.co_filename):
-            return _told(one)
+    for caller in outwards(frame):
+        if not is_foreign(caller.f_code.co_filename):
+            return _described(caller)
     return {}
 
 
-def _foreign(file: str) -> bool:
-    """Code of torch, ours, or Python's own."""
+def is_foreign(file: str) -> bool:
+    """Whether a file belongs to torch, breakranks or Python itself."""
     if file.startswith("<"):
         return file.startswith("<frozen")
     if file.startswith((OURS, _torch())) or file.endswith("/typing_extensions.py"):  # has torch's decorators
@@ -86,13 +86,13 @@ def _torch() -> str:
 
 
 def _on_stack(frame: FrameType | None) -> Frame | None:
-    """The outermost one of a run of torch's frames: all_gather_object, not the all_gather that it is made of."""
+    """Return the outermost of consecutive frames of torch: all_gather_object, not the all_gather inside it."""
     found = None
-    for one in outwards(frame):
-        code = one.f_code
+    for caller in outwards(frame):
+        code = caller.f_code
         if code.co_name in COLLECTIVES and code.co_filename.endswith(SOURCES):
-            found = one
-        elif found is not None and not _foreign(code.co_filename):
+            found = caller
+        elif found is not None and not is_foreign(code.co_filename):
             break
     if found is None:
         return None
@@ -110,14 +110,14 @@ def _group_of(frame: FrameType) -> tuple[list[int], str]:
 
 
 def members_of(group: Any) -> tuple[list[int], str]:
-    """The global ranks of a group in any of torch's spellings, and its name. None is the default group."""
+    """Return the global ranks and the name of a group, in any form that torch accepts. None is the default group."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(c10d, "_world", None)
     if world is None:
         return [], ""
     found = _resolved(group, world)
     if found is None:
-        return (sorted(int(one) for one in group), "") if _are_ranks(group) else ([], "")
+        return (sorted(int(rank) for rank in group), "") if _are_ranks(group) else ([], "")
     ranks = world.pg_group_ranks.get(found) or {}
     desc = str(getattr(found, "group_desc", "") or "")
     name = str(world.pg_names.get(found, "") or "")
@@ -125,15 +125,15 @@ def members_of(group: Any) -> tuple[list[int], str]:
 
 
 def _are_ranks(group: Any) -> bool:
-    return isinstance(group, (list, tuple, range)) and bool(group) and all(type(one) is int for one in group)
+    return isinstance(group, (list, tuple, range)) and bool(group) and all(type(rank) is int for rank in group)
 
 
 def _resolved(group: Any, world: Any) -> Any:
-    """A registered group: of itself, of its name, of a device mesh, or of a mesh and a dimension."""
+    """Return the registered group of a group, a name, a device mesh, or a mesh and a dimension."""
     if group is None:
         return world.default_pg
     if isinstance(group, str):
-        return next((one for one, name in list(world.pg_names.items()) if name == group), None)
+        return next((known for known, name in list(world.pg_names.items()) if name == group), None)
     if isinstance(group, tuple) and len(group) == 2 and hasattr(group[0], "get_group"):
         return group[0].get_group(group[1])
     if hasattr(group, "get_group") and hasattr(group, "mesh"):
@@ -145,33 +145,35 @@ def _resolved(group: Any, world: Any) -> Any:
 
 
 def _recorded() -> Frame | None:
-    """What the flight recorder has begun and not retired: DDP's reductions are in no Python frame."""
+    """Return what the flight recorder has begun and not retired: DDP's reductions are in no Python frame."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
     if dump is None:
         return None
     entries = json.loads(dump(True, True)).get("entries") or []
-    pending = [one for one in entries if not one.get("retired", True)]
+    pending = [entry for entry in entries if not entry.get("retired", True)]
     if not pending:
         return None
-    last = max(pending, key=lambda one: one.get("time_created_ns", 0))
-    name, desc = (str(one) for one in (*last.get("process_group", ()), "", "")[:2])
-    # Under DETAIL the recorder has no names: the group is the default one, or it is not known.
+    last = max(pending, key=lambda entry: entry.get("time_created_ns", 0))
+    name, desc = (str(part) for part in (*last.get("process_group", ()), "", "")[:2])
+    # Under DETAIL the recorder has no names: the group is the default one or unknown.
     members = members_of(name)[0] if name else []
     op = str(last.get("profiling_name", "")).partition(":")[2] or str(last.get("profiling_name", ""))
     return {"op": op, "group": desc if desc and desc != "undefined" else name, "members": members}
 
 
 def knowing(frames: Sequence[FrameType], tree: ast.AST) -> FrameType:
-    """The innermost frame in which all names of a source are known, also those that it assigns to if there is such a
-    frame; where there is none, the innermost."""
+    """Return the innermost frame that knows all names of a source; if possible also the names that it assigns to.
+
+    If no frame knows them, return the innermost frame.
+    """
     nodes = list(ast.walk(tree))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     names = {node.id for node in nodes if isinstance(node, ast.Name)} - bound
     kinds = (ast.Assign, ast.AugAssign, ast.AnnAssign)
     assigned = {
-        one.id for node in nodes if isinstance(node, kinds) for one in ast.walk(node) if isinstance(one, ast.Name)
+        part.id for node in nodes if isinstance(node, kinds) for part in ast.walk(node) if isinstance(part, ast.Name)
     }
     for wanted in (names | assigned, names):
         for frame in frames:
@@ -182,7 +184,7 @@ def knowing(frames: Sequence[FrameType], tree: ast.AST) -> FrameType:
 
 
 def place(frame: FrameType | None) -> dict[str, Any]:
-    """Where a frame is, and the source line there."""
+    """Return file, line, function and source line of a frame."""
     if frame is None:
         return {}
     file, line = frame.f_code.co_filename, frame.f_lineno

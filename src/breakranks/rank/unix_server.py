@@ -1,4 +1,4 @@
-"""The agent's socket: a private one of this process, and the consoles that are connected to it."""
+"""The agent's private socket, and the consoles that are connected to it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from collections.abc import Callable
 from typing import Any
 
 from breakranks.rank import fork_hooks
+from breakranks.rank_messages import ErrorEvent, RankEvent, to_line
 
 _MAX_IN_BYTES, _MAX_OUT_BYTES = 1 << 20, 1 << 24
-Message = dict[str, Any]
 
 
 class Client:
-    """A console that is connected. ``console``: it has said so, and the rank goes on when the last such one leaves."""
+    """A connection. ``console``: it is that of a console; the rank resumes when the last one has left."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.heard = bytearray()
         self.unsent = bytearray()
         self.console = False
-        self.probes: list[int] = []  # that it has set
-        self.polite = False  # it said goodbye and wants the breakpoints to stay armed
+        self.probes: list[int] = []  # numbers of its logpoints
+        self.polite = False  # its goodbye leaves the breakpoints armed
 
 
 class UnixServer:
-    """Waits for consoles and what they say. ``obey`` is told each message, ``gone`` whoever has left."""
+    """Waits for consoles and messages. Calls ``obey`` with each message, ``gone`` with each client that has left."""
 
-    def __init__(self, path: str, obey: Callable[[Client, Message], None], gone: Callable[[Client], None]) -> None:
+    def __init__(
+        self, path: str, obey: Callable[[Client, dict[str, Any]], None], gone: Callable[[Client], None]
+    ) -> None:
         self.clients: list[Client] = []
         self._obey = obey
         self._gone = gone
-        self._outbox: list[tuple[Client | None, Message]] = []
+        self._outbox: list[tuple[Client | None, RankEvent]] = []
         self._guard = threading.Lock()
         self._listener = _listen(path)
         self._awake, self._wake = os.pipe()
@@ -48,34 +50,35 @@ class UnixServer:
 
     # ---- from any thread
 
-    def tell(self, message: Message, client: Client | None = None) -> None:
-        """Send to one console, or to all."""
+    def tell(self, event: RankEvent, client: Client | None = None) -> None:
+        """Send an event to one console, or to all."""
         with self._guard:
-            self._outbox.append((client, message))
+            self._outbox.append((client, event))
         self.wake()
 
     def wake(self) -> None:
         try:
             os.write(self._wake, b".")
-        except OSError:  # full: it is awake
+        except OSError:  # the pipe is full: the thread is awake
             pass
 
     def abandon(self) -> None:
-        """In a forked child: what is open here is the parent's. Nothing is sent any more."""
+        """In a forked child: close the files, which belong to the parent. Nothing is sent from now on."""
         self._guard = threading.Lock()
         if self._awake >= 0:
             self.close()
         self.clients = []
 
     def hang_up(self) -> None:
-        """The process ends: consoles see that now, and not when it has gone."""
+        """Close the connections at the end of the process, so that consoles see it at once."""
         self._listener.close()
         for client in self.clients:
             client.connection.close()
 
     def close(self) -> None:
-        """Leave nothing open."""
-        # While Python closes a file, its object says already that it is closed: a child could not close it then.
+        """Close everything."""
+        # While Python closes a file, its object is already marked as closed: a child that is forked then could not
+        # close its copy.
         with fork_hooks.ForksPaused():
             self.hang_up()
             self._selector.close()
@@ -86,11 +89,11 @@ class UnixServer:
     # ---- from the agent's thread
 
     def turn(self, pause: float) -> None:
-        """Hear and send what there is; wait for so long if there is nothing."""
+        """Receive and send messages; wait at most ``pause`` seconds for one."""
         for key, _ in self._selector.select(pause):
             source: Any = key.fileobj
             if source is self._listener:
-                with fork_hooks.ForksPaused():  # a child closes what it knows of
+                with fork_hooks.ForksPaused():  # a child closes the connections in the list
                     self._accept()
             elif source == self._awake:
                 self._slumber()
@@ -119,7 +122,7 @@ class UnixServer:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, connection: socket.socket) -> None:
-        client = next(one for one in self.clients if one.connection is connection)
+        client = next(client for client in self.clients if client.connection is connection)
         try:
             chunk = connection.recv(65536)
         except BlockingIOError:
@@ -135,18 +138,18 @@ class UnixServer:
         for line in lines:
             try:
                 self._obey(client, json.loads(line))
-            except Exception as error:  # whoever writes here, and whatever: the agent stays
-                self.tell({"event": "error", "text": f"not understood: {error!r}"[:500]}, client)
+            except Exception as error:  # the agent survives any message
+                self.tell(ErrorEvent(text=f"not understood: {error!r}"[:500]), client)
 
     def flush(self) -> None:
-        """Send what there is, as far as it is taken."""
+        """Send the waiting events, as far as the clients read them."""
         with self._guard:
             outbox, self._outbox = self._outbox, []
-        for whom, message in outbox:
-            text = json.dumps(message).encode() + b"\n"
-            for client in self.clients if whom is None else [whom]:
-                if client.console or whom is not None:
-                    client.unsent += text
+        for addressee, event in outbox:
+            line = to_line(event)
+            for client in self.clients if addressee is None else [addressee]:
+                if client.console or addressee is not None:
+                    client.unsent += line
         for client in list(self.clients):
             try:
                 while client.unsent:
@@ -155,7 +158,7 @@ class UnixServer:
                 if len(client.unsent) > _MAX_OUT_BYTES:
                     self._drop(client)
             except OSError:
-                client.unsent.clear()  # it has gone; what it said last is still to be read, and then its end
+                client.unsent.clear()  # it has gone; its last messages and its end are still to be read
 
     def _drop(self, client: Client) -> None:
         if client in self.clients:
@@ -175,7 +178,7 @@ def _listen(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # By way of the open folder: a socket's own path must be shorter than 108 characters.
+        # Through the open folder: the path of a socket must be shorter than 108 characters.
         listener.bind(f"/proc/self/fd/{handle}/{name}")
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""How everything of ours goes out of a process again."""
+"""Removes the modules of breakranks from a process that it was injected into."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import threading
 import time
 from typing import Any
 
-_QUESTION = "breakranks.rank.eval_entry"
-_QUICK_SECONDS, _SLOW_SECONDS = 0.02, 1.0  # seconds between two looks whether a thread is still in code of ours
+_EVAL_ENTRY = "breakranks.rank.eval_entry"
+_QUICK_SECONDS, _SLOW_SECONDS = 0.02, 1.0  # between two checks whether a thread still runs code of breakranks
 
 
 class Unload:
-    """What is to be undone when the last console has left."""
+    """What to undo when the last console has left."""
 
     def __init__(self, finder: Any, lines: frozenset[Any]) -> None:
         self._finder = finder
         self._lines = lines
 
     def in_use(self) -> bool:
-        """Whether a thread other than this one is still in code of ours."""
-        mine = threading.get_ident()
-        return any(_is_ours(frame) for ident, frame in sys._current_frames().items() if ident != mine)
+        """Whether a thread other than this one runs code of breakranks."""
+        own = threading.get_ident()
+        return any(_is_ours(frame) for ident, frame in sys._current_frames().items() if ident != own)
 
     def unload(self) -> None:
-        """Take every module of ours out of the process. The last that is called: nothing of ours works after it."""
+        """Remove every module of breakranks. The last call: no code of breakranks works after it."""
         for name in [name for name in list(linecache.cache) if name not in self._lines]:
             linecache.cache.pop(name, None)
         if self._finder is not None:
@@ -33,7 +33,7 @@ class Unload:
 
 
 def wait_for_threads(leaving: Unload, stays: Any) -> bool:
-    """Until no other thread is in code of ours; False as soon as ``stays`` says that we are wanted again."""
+    """Wait until no other thread runs code of breakranks. Return False if ``stays`` reports a new console."""
     began = time.monotonic()
     while leaving.in_use():
         if stays(_QUICK_SECONDS if time.monotonic() - began < 2.0 else _SLOW_SECONDS):
@@ -42,29 +42,29 @@ def wait_for_threads(leaving: Unload, stays: Any) -> bool:
 
 
 def _is_ours(frame: Any) -> bool:
-    """Whether a thread is in code of the agent's; one that answers a question sees to itself."""
+    """Whether a thread runs code of the agent. A thread of ``eval`` unloads itself and does not count."""
     names = set()
     while frame is not None:
         names.add(str(frame.f_globals.get("__name__", "")))
         frame = frame.f_back
-    return _QUESTION not in names and any(name.startswith("breakranks.") for name in names)
+    return _EVAL_ENTRY not in names and any(name.startswith("breakranks.") for name in names)
 
 
 def _unload(finder: Any, modules: dict[str, Any], finders: list[Any]) -> None:
-    """Uses no global: those are what is taken away. Classes keep themselves alive until the collector comes; what they
-    hold is let go of at once."""
+    """Remove the modules without using a global, since globals are removed. Classes live until the next garbage
+    collection, so their attributes are deleted at once."""
     lock: Any = modules["_imp"]
-    lock.acquire_lock()  # whoever attaches now finds all of it or nothing
+    lock.acquire_lock()  # a process that attaches now finds all modules or none
     try:
         finder.users -= 1
         if finder.users > 0:
             return
         if finder in finders:
             finders.remove(finder)
-        ours = [modules.pop(name) for name in finder.names if name in modules]
+        removed = [modules.pop(name) for name in finder.names if name in modules]
     finally:
         lock.release_lock()
-    for module in ours:
+    for module in removed:
         for value in list(vars(module).values()):
             if isinstance(value, type) and str(value.__module__).startswith("breakranks."):
                 for name in list(vars(value)):
@@ -72,6 +72,6 @@ def _unload(finder: Any, modules: dict[str, Any], finders: list[Any]) -> None:
                         delattr(value, name)
                     except (AttributeError, TypeError):
                         pass
-    for module in ours:
+    for module in removed:
         vars(module).clear()
     finder.close()

@@ -1,7 +1,7 @@
-"""What a value is, in a few figures that ranks can compare: numbers, and tensors of torch, numpy and MindSpore.
+"""A summary of a value in figures that ranks can compare: numbers, and tensors of torch, numpy and MindSpore.
 
-Only looks. No collective (a DTensor's figures are those of its own shard), no autograd, no random numbers, none of the
-job's own modes or subclasses run. Least, greatest and mean are of the finite elements.
+Reading only: no collective (the figures of a DTensor are those of its local shard), no autograd, no random numbers, and
+none of the job's own modes or subclasses run. Minimum, maximum and mean are those of the finite elements.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from breakranks.rank import device_sync
+from breakranks.rank import stuck_device
 
-EXACT = 2**53  # the ints that JSON's readers keep
-DIGESTED_BYTES = 64 << 20  # bytes, beyond which a digest is of a sample
+EXACT = 2**53  # larger integers are not exact in other readers of JSON
+DIGESTED_BYTES = 64 << 20  # of a larger tensor, the digest covers a sample
 SAMPLE_ELEMENTS = 1 << 20
-COUNTED_ELEMENTS = 1 << 27  # elements, beyond which counting would hold the job up
+COUNTED_ELEMENTS = 1 << 27  # a larger tensor is not summarised: that would delay the job
 CHUNK_ELEMENTS = 1 << 22
 MAX_TEXT_CHARACTERS = 256 * 1024
 _MAX_PARTS = 20_000
-COMPLEX = "is complex: no least, greatest or mean"
+COMPLEX = "is complex: no minimum, maximum or mean"
 
 Facts = dict[str, Any]
 
 
 def describe(value: object) -> Facts | None:
-    """The figures of a number or a tensor, ready for JSON; None for anything else."""
+    """Return the figures of a number or a tensor, ready for JSON; None for anything else."""
     try:
         if isinstance(value, (bool, int, float)) and not _is(value, "numpy", "generic"):
             return {"kind": "number", "type": type(value).__name__, "value": _number(value)}
@@ -48,7 +48,7 @@ def describe(value: object) -> Facts | None:
 
 
 def bounded(value: Any) -> tuple[str, int]:
-    """The repr of a value, and how many characters of it were not even made."""
+    """Return the repr of a value, and the number of characters that were left out of it."""
     if isinstance(value, (str, bytes, bytearray)) and len(value) > MAX_TEXT_CHARACTERS:
         return repr(value[:MAX_TEXT_CHARACTERS]), len(value) - MAX_TEXT_CHARACTERS
     if type(value) in (list, tuple, set, frozenset, dict) and len(value) > _MAX_PARTS:
@@ -110,7 +110,7 @@ def _torch_tensor(value: Any) -> Facts:
             facts["local"] = _placed(value, local)
         if _has_base(local, "AsyncCollectiveTensor"):
             if not getattr(local, "completed", False):
-                return _noted(facts, "is still being communicated")
+                return _noted(facts, "is the result of a collective that has not completed")
             local = local.elem
         facts["count"] = int(local.numel())
         why = _unreadable(torch, local)
@@ -123,7 +123,7 @@ def _torch_tensor(value: Any) -> Facts:
 
 
 def _quiet(torch: Any) -> Iterator[Any]:
-    """Neither autograd nor the job's modes and subclasses see what is done here."""
+    """Yield contexts that hide these operations from autograd and from the job's modes and subclasses."""
     yield torch.no_grad()
     off = getattr(torch._C, "DisableTorchFunction", None) or getattr(torch._C, "DisableTorchFunctionSubclass", None)
     if off is not None:
@@ -138,26 +138,26 @@ def _has_base(value: Any, name: str) -> bool:
 
 
 def _placed(value: Any, local: Any) -> str:
-    placements = [_placement(one) for one in value._spec.placements]
-    words = {one.partition("(")[0] for one in placements}
-    word = "shard" if words & {"Shard", "_StridedShard"} else "partial sum" if "Partial" in words else "replica"
-    return f"{word} {tuple(local.shape)} of {tuple(value.shape)}, {', '.join(placements)}"
+    placements = [_placement(placement) for placement in value._spec.placements]
+    kinds = {text.partition("(")[0] for text in placements}
+    part = "shard" if kinds & {"Shard", "_StridedShard"} else "partial sum" if "Partial" in kinds else "replica"
+    return f"{part} {tuple(local.shape)} of {tuple(value.shape)}, {', '.join(placements)}"
 
 
-def _placement(one: Any) -> str:
-    detail = getattr(one, "dim", getattr(one, "reduce_op", ""))
-    return f"{type(one).__name__}({detail})"
+def _placement(placement: Any) -> str:
+    detail = getattr(placement, "dim", getattr(placement, "reduce_op", ""))
+    return f"{type(placement).__name__}({detail})"
 
 
 def _unreadable(torch: Any, tensor: Any) -> str:
-    """Why a tensor has no figures."""
+    """Return why a tensor cannot be read, or an empty text."""
     if tensor.device.type == "meta":
         return "has no data: it is on the meta device"
     if _has_base(tensor, "FakeTensor"):
         return "has no data: it is a fake tensor"
     harmless = (getattr(torch._C, "_disabled_torch_dispatch_impl", None), torch.Tensor.__torch_dispatch__)
-    if not any(type(tensor).__torch_dispatch__ is one for one in harmless):
-        return f"is a {type(tensor).__name__}, whose operations are code of its own"
+    if not any(type(tensor).__torch_dispatch__ is dispatch for dispatch in harmless):
+        return f"is a {type(tensor).__name__}, which overrides torch's operations"
     functorch = getattr(torch._C, "_functorch", None)
     if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
         return "is inside a transform of torch.func"
@@ -167,23 +167,23 @@ def _unreadable(torch: Any, tensor: Any) -> str:
         return "has no elements"
     if not tensor.is_quantized and _reach(tensor) > tensor.untyped_storage().nbytes():
         # Reading it would crash the process.
-        return "its memory is given back (FSDP does so when it shards again)"
+        return "its memory is freed (FSDP frees it when it reshards)"
     return _busy(torch, tensor)
 
 
 def _reach(tensor: Any) -> int:
-    """How many bytes of its storage a tensor needs."""
+    """Return the number of bytes of its storage that a tensor spans."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return int((tensor.storage_offset() + last + 1) * tensor.element_size())
 
 
 def _busy(torch: Any, tensor: Any) -> str:
-    """A device that waits for other ranks would make us wait for them too."""
+    """Return why reading would wait for the device, which may wait for other ranks; or an empty text."""
     if tensor.device.type != "cuda":
         return ""
     if torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
-    return "its device is still busy with earlier work, perhaps a collective" if device_sync.is_stuck(tensor) else ""
+    return "its device is still busy with earlier work, perhaps a collective" if stuck_device.is_stuck(tensor) else ""
 
 
 def _torch_figures(torch: Any, tensor: Any) -> Facts:
@@ -195,9 +195,9 @@ def _torch_figures(torch: Any, tensor: Any) -> Facts:
     tensor = tensor.resolve_conj().resolve_neg()
     count = tensor.numel()
     if count > COUNTED_ELEMENTS:
-        # Laid out otherwise it would have to be copied.
+        # If it is not contiguous, it would have to be copied.
         found = {"digest": _sampled(torch, tensor.view(-1))} if tensor.is_contiguous() else {}
-        return _noted(found, "is too large to be counted")
+        return _noted(found, "is too large for a summary")
     flat = tensor.reshape(-1)
     found = _torch_counted(torch, flat)
     found["digest"] = _sampled(torch, flat)
@@ -224,7 +224,7 @@ def _torch_counted(torch: Any, flat: Any) -> Facts:
 
 
 def _torch_chunk(torch: Any, chunk: Any) -> tuple[int, int, int, Any, Any, float]:
-    """Its NaNs, infinities and finite elements; the least, the greatest and the sum of these."""
+    """Return the number of NaNs, infinities and finite elements; the minimum, maximum and sum of the finite ones."""
     nan = inf = 0
     if chunk.is_floating_point():
         nan, inf = int(chunk.isnan().sum()), int(chunk.isinf().sum())
@@ -287,7 +287,7 @@ def _array(value: Any, kind: str) -> Facts:
     step = 1 if array.nbytes <= DIGESTED_BYTES else max(1, flat.size // SAMPLE_ELEMENTS)
     facts["digest"] = _digest(numpy.ascontiguousarray(flat[::step]).view(numpy.uint8))
     if array.size > COUNTED_ELEMENTS:
-        return _noted(facts, "is too large to be counted")
+        return _noted(facts, "is too large for a summary")
     return {**facts, **_array_figures(numpy, flat)}
 
 
@@ -297,7 +297,7 @@ def _array_figures(numpy: Any, flat: Any) -> Facts:
     if flat.dtype.kind == "V" and flat.dtype.names is None:  # bfloat16 and the like, of ml_dtypes
         flat = flat.astype(numpy.float32)
     elif flat.dtype.kind not in "biuf":
-        return {"note": "is not of numbers"}
+        return {"note": "is not numeric"}
     floating = flat.dtype.kind == "f"
     nan = int(numpy.isnan(flat).sum()) if floating else 0
     inf = int(numpy.isinf(flat).sum()) if floating else 0

@@ -1,4 +1,4 @@
-"""How the folded answers of many ranks look at the console's prompt."""
+"""The folded answers of many ranks as text."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from breakranks.snapshot.answer_groups import (
     gap,
 )
 
-_FEW_NUMBERS, _FEW_LINES, _FEW_TEXTS = 12, 40, 12  # groups of each kind that are shown whole
-_ENDS = 3  # of more: so many from the front, and so many from the back
-_SET_WIDTH, _GUTTER_WIDTH = 28, 14
+_FEW_NUMBERS, _FEW_LINES, _FEW_TEXTS = 12, 40, 12  # groups of each kind that are all shown
+_ENDS = 3  # of more groups, this many from the front and from the back
+_SET_CHARACTERS, _GUTTER_CHARACTERS = 28, 14
 _VALUES_SHOWN = 3
-_LEAST_ROOM = 20  # characters of a text on a line, however little is left beside its ranks
+_LEAST_ROOM_CHARACTERS = 20  # of a text on a line, however little room is left beside its ranks
 _SUMMARY = "      "
 
 _T = TypeVar("_T")
 
 
 def lines(folded: FoldedAnswers, look: TerminalStyle) -> list[Line]:
-    """The answers, the same ones once, and then what they amount to."""
+    """The answers, equal ones once, and then their summary."""
     shown: list[Line] = []
     table = folded.tensors is not None and _wants_table(folded.tensors, folded.numbers)
     shown += _texts(folded, _worth_showing(folded, table, look), look)
@@ -48,17 +48,17 @@ def lines(folded: FoldedAnswers, look: TerminalStyle) -> list[Line]:
 
 
 def _wants_table(tensors: TensorSummary, numbers: NumberSummary | None) -> bool:
-    """Tensors of one element that differ are numbers, and have been summarised as such."""
+    """Whether tensors differ; those of one element are numbers, and summarised as such."""
     return not tensors.same and numbers is None
 
 
 def _worth_showing(folded: FoldedAnswers, table: bool, look: TerminalStyle) -> list[int]:
-    """The groups whose text is shown: of differing tensors it says less than the table, unless it is short."""
+    """The groups whose text is shown: that of differing tensors tells less than the table, unless it is short."""
     everyone = list(range(len(folded.groups)))
     if not table or look.full:
         return everyone
-    said = [at for at in everyone if not (folded.groups[at].error or folded.groups[at].late)]
-    if len(said) == 1 or all("\n" not in folded.groups[at].text for at in said):
+    answered = [at for at in everyone if not (folded.groups[at].error or folded.groups[at].late)]
+    if len(answered) == 1 or all("\n" not in folded.groups[at].text for at in answered):
         return everyone
     return [at for at in everyone if folded.groups[at].error or folded.groups[at].late]
 
@@ -81,7 +81,7 @@ def _texts(folded: FoldedAnswers, which: Sequence[int], look: TerminalStyle) -> 
 
 
 def _plain(group: AnswerGroup, look: TerminalStyle) -> Iterator[Line]:
-    """The answer of the only rank: its text, as if there were no ranks."""
+    """The answer of the only rank: its text alone."""
     if group.text:
         yield from (((text, _style(group)),) for text in _laid(group.text, look.width))
     yield from _cut_line(group.cut, "")
@@ -90,7 +90,7 @@ def _plain(group: AnswerGroup, look: TerminalStyle) -> Iterator[Line]:
 def _unanimous(group: AnswerGroup, tensors: TensorSummary | None, look: TerminalStyle) -> Iterator[Line]:
     note = _identical(group, tensors)
     head = _head(group.ranks, look)
-    if not group.text:  # a statement that ran everywhere and said nothing is no news
+    if not group.text:  # a statement that ran everywhere and printed nothing
         yield from _cut_line(group.cut, "")
     elif "\n" not in group.text:
         rows = list(_beside((head, "rank"), len(head) + 1, group.text, _style(group), look))
@@ -127,7 +127,7 @@ def _blocks(
     tensors: TensorSummary | None,
     look: TerminalStyle,
 ) -> Iterator[Line]:
-    """Long texts: each below its ranks, and those that are nearly the same as one."""
+    """Long texts: each below its ranks, and nearly equal ones as one."""
     joined = set() if diff is None else set(diff.groups[1:])
     listed = [at for at in which if at not in joined]
     front, left, back = _ends(listed, _FEW_TEXTS, look)
@@ -153,7 +153,9 @@ def _diff_lines(diff: AnswerDiff, look: TerminalStyle) -> Iterator[Line]:
     style = "bad" if diff.error else ""
     shown = {at: _ends(sides, _FEW_NUMBERS, look) for at, sides in diff.sides.items()}
     heads = {
-        side: _head(side.ranks, look, _GUTTER_WIDTH) for front, _, back in shown.values() for side in (*front, *back)
+        side: _head(side.ranks, look, _GUTTER_CHARACTERS)
+        for front, _, back in shown.values()
+        for side in (*front, *back)
     }
     wide = max(map(len, heads.values())) + 2
     for at, line in enumerate(diff.lines):
@@ -171,7 +173,7 @@ def _diff_lines(diff: AnswerDiff, look: TerminalStyle) -> Iterator[Line]:
 
 
 def _leads(sides: Sequence[AnswerSide]) -> bool:
-    """Whether the first side is larger than the next: else nobody is the odd one."""
+    """Whether the first side is larger than the next: else no side is the odd one."""
     return len(sides) < 2 or len(sides[0].members) > len(sides[1].members)
 
 
@@ -183,19 +185,19 @@ def _number_lines(numbers: NumberSummary, look: TerminalStyle) -> Iterator[Line]
         if numbers.mean is not None:
             parts.append(f"mean {figure_texts([numbers.mean])[0]}")
         yield from _packed(parts, look)
-    told: set[Figure] = set()
+    listed: set[Figure] = set()
     if numbers.usual is not None:
         few = numbers.differs[:_VALUES_SHOWN]
-        told = {share.value for share in few}
+        listed = {share.value for share in few}
         texts = figure_texts([numbers.usual.value, *(share.value for share in few)])[1:]
         more = ", …" if len(few) < len(numbers.differs) else ""
         who = RankSet(rank for share in numbers.differs for rank in share.members)
-        style = "bad" if any(isinstance(value, str) for value in told) else "warn"
+        style = "bad" if any(isinstance(value, str) for value in listed) else "warn"
         text = f"{_named(who, look)} {_differ(who)}: {', '.join(texts)}{more}"
         yield from _sentence(text, style, _SUMMARY, look)
-    if numbers.nan and "nan" not in told:
+    if numbers.nan and "nan" not in listed:
         yield from _sentence(f"nan on {_named(numbers.nan, look)}", "bad", _SUMMARY, look)
-    if numbers.inf and not told & {"inf", "-inf"}:
+    if numbers.inf and not listed & {"inf", "-inf"}:
         yield from _sentence(f"inf on {_named(numbers.inf, look)}", "bad", _SUMMARY, look)
 
 
@@ -216,15 +218,15 @@ def _tensor_lines(tensors: TensorSummary, table: bool, look: TerminalStyle) -> I
 
 
 def _table(tensors: TensorSummary, look: TerminalStyle) -> Iterator[Line]:
-    """A row for each content."""
+    """One row per content."""
     front, left, back = _ends(tensors.rows, _FEW_NUMBERS, look)
     shown = (*front, *back)
     found = [row.tensor for row in shown]
     names = ["shape", "dtype", *(name for name in ("type", "device") if name in tensors.differing)]
-    names += [name for name in FIGURES if any(getattr(one, name) is not None for one in found)]
-    names += [name for name in COUNTS if any(getattr(one, name) for one in found)]
+    names += [name for name in FIGURES if any(getattr(tensor, name) is not None for tensor in found)]
+    names += [name for name in COUNTS if any(getattr(tensor, name) for tensor in found)]
     cells = {name: _column(tensors, found, name) for name in names}
-    remarks = ["; ".join(filter(None, (one.local, one.note))) for one in found]
+    remarks = ["; ".join(filter(None, (tensor.local, tensor.note))) for tensor in found]
     rows: list[list[Piece]] = [[(name, "dim") for name in ("ranks", *names, "")]]
     for at, row in enumerate(shown):
         rows.append([(_head(row.ranks, look), "rank"), *(cells[name][at] for name in names), (remarks[at], "dim")])
@@ -236,7 +238,7 @@ def _table(tensors: TensorSummary, look: TerminalStyle) -> Iterator[Line]:
 
 
 def _column(tensors: TensorSummary, found: Sequence[Tensor], name: str) -> list[Piece]:
-    values = [getattr(one, name) for one in found]
+    values = [getattr(tensor, name) for tensor in found]
     if name in FIGURES:
         texts = figure_texts(values)
     elif name in COUNTS:
@@ -254,7 +256,7 @@ def _cell_style(value: object, name: str, usual: list[object]) -> str:
 
 
 def _usual(rows: Sequence[TensorRow], name: str) -> list[object]:
-    """What more than half of the ranks have in a column; nothing where no value is that common."""
+    """The value of more than half of the ranks in a column; empty where no value is that common."""
     counts: dict[object, int] = {}
     for row in rows:
         value = getattr(row.tensor, name)
@@ -282,22 +284,22 @@ def _odd_text(tensors: TensorSummary, usual: TensorRow, look: TerminalStyle) -> 
 
 
 def _against(odd: Tensor, usual: Tensor) -> str:
-    """The most telling thing in which two tensors differ."""
+    """The most telling difference of two tensors."""
     for name in LAYOUT:
-        ours, theirs = getattr(odd, name), getattr(usual, name)
-        if ours != theirs:
-            return f"{name} {_layout_text(ours)} against {_layout_text(theirs)}"
+        one, other = getattr(odd, name), getattr(usual, name)
+        if one != other:
+            return f"{name} {_layout_text(one)} against {_layout_text(other)}"
     for name in COUNTS:
-        ours, theirs = getattr(odd, name), getattr(usual, name)
-        if ours != theirs and ours is not None and theirs is not None:
-            return f"{ours:,} {name} against {theirs:,}" if theirs else f"{ours:,} {name} against none"
+        one, other = getattr(odd, name), getattr(usual, name)
+        if one != other and one is not None and other is not None:
+            return f"{one:,} {name} against {other:,}" if other else f"{one:,} {name} against none"
     pairs = [(name, getattr(odd, name), getattr(usual, name)) for name in FIGURES]
     apart = [pair for pair in pairs if pair[1] != pair[2] and None not in pair[1:]]
     if not apart:
         return "same figures, other contents"
-    # The three are in one unit, so the widest gap is the one to tell.
-    name, ours, theirs = max(apart, key=lambda pair: _distance(pair[1], pair[2]))
-    texts = figure_texts([ours, theirs])
+    # The three have the same unit, so the widest gap is the most telling.
+    name, one, other = max(apart, key=lambda pair: _distance(pair[1], pair[2]))
+    texts = figure_texts([one, other])
     return f"{name} {texts[0]} against {texts[1]}"
 
 
@@ -310,7 +312,7 @@ def _distance(a: Figure, b: Figure) -> float:
 
 
 def figure_texts(values: Sequence[Figure | None]) -> list[str]:
-    """Numbers with as few digits as keep different ones apart, four at the least.
+    """Numbers with as few digits as tell different ones apart, at least four.
 
     >>> figure_texts([0.123456789, 0.123456999, None, "nan"])
     ['0.1234568', '0.123457', '-', 'nan']
@@ -352,7 +354,7 @@ def _style(group: AnswerGroup) -> str:
 
 
 def _ends(found: Sequence[_T], most: int, look: TerminalStyle) -> tuple[Sequence[_T], int, Sequence[_T]]:
-    """All, or of very many the first few, how many there are between, and the last few."""
+    """All, or the first few, the number of those between, and the last few."""
     if look.full or len(found) <= most:
         return found, 0, ()
     return found[:_ENDS], len(found) - 2 * _ENDS, found[-_ENDS:]
@@ -363,14 +365,14 @@ def _more(left: int) -> Piece:
 
 
 def _beside(head: Piece, wide: int, text: str, style: str, look: TerminalStyle) -> Iterator[Line]:
-    """A text with its ranks before it; what is too long for a line goes on below itself."""
+    """A text with its ranks before it; one that is too long for a line continues below itself."""
     pad = " " * (wide - len(text_of((head,))))
-    for index, part in enumerate(_laid(text, max(look.width - wide, _LEAST_ROOM) if look.width else 0)):
+    for index, part in enumerate(_laid(text, max(look.width - wide, _LEAST_ROOM_CHARACTERS) if look.width else 0)):
         yield [head, pad, (part, style)] if index == 0 else [" " * wide, (part, style)]
 
 
 def _laid(text: str, room: int) -> Iterator[str]:
-    """The lines of a text, broken where there is no more room: an answer must not lose its end."""
+    """The lines of a text, broken at the width: an answer must not lose its end."""
     for line in text.split("\n"):
         line = line.rstrip("\r").expandtabs()
         if room <= 0 or len(line) <= room:
@@ -380,7 +382,7 @@ def _laid(text: str, room: int) -> Iterator[str]:
 
 
 def _packed(parts: Iterable[str], look: TerminalStyle) -> Iterator[Line]:
-    """Facts on one line, or on more where it is too narrow."""
+    """Facts on one line, or on more where the terminal is narrow."""
     line = ""
     for part in parts:
         if line and look.width and len(_SUMMARY) + len(line) + 2 + len(part) > look.width:
@@ -400,15 +402,15 @@ def _cut_line(cut: int, indent: str) -> Iterator[Line]:
 
 
 def _narrower(look: TerminalStyle, by: int) -> TerminalStyle:
-    """The same place with less room; 0 stays as wide as it gets."""
+    """The same style with less width; a width of 0 stays unlimited."""
     return TerminalStyle(width=max(look.width - by, 1), full=look.full) if look.width else look
 
 
-def _short(ranks: RankSet, look: TerminalStyle, most: int = _SET_WIDTH) -> str:
+def _short(ranks: RankSet, look: TerminalStyle, most: int = _SET_CHARACTERS) -> str:
     return short_text(ranks, None if look.full else most)
 
 
-def _head(ranks: RankSet, look: TerminalStyle, most: int = _SET_WIDTH) -> str:
+def _head(ranks: RankSet, look: TerminalStyle, most: int = _SET_CHARACTERS) -> str:
     return f"[{_short(ranks, look, most)}]"
 
 

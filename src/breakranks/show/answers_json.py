@@ -22,29 +22,29 @@ _JSON_INTEGERS = range(-(2**63), 2**64)
 
 
 def as_json(folded: FoldedAnswers) -> dict[str, Any]:
-    """The same for programs: rank sets folded, numbers that JSON has no word for as text."""
+    """The answers as JSON: rank sets folded, and numbers that JSON cannot represent as text."""
     return {
         "answers": [
             {
-                "ranks": _set(one),
-                "text": one.text,
-                "error": one.error,
-                "cut": one.cut,
-                "late": one.late,
-                "value": _value_json(one.value),
+                "ranks": _set(group),
+                "text": group.text,
+                "error": group.error,
+                "cut": group.cut,
+                "late": group.late,
+                "value": _value_json(group.value),
             }
-            for one in folded.groups
+            for group in folded.groups
         ],
         "numbers": None if folded.numbers is None else _numbers_json(folded.numbers),
         "tensors": None if folded.tensors is None else _tensors_json(folded.tensors),
     }
 
 
-def _set(one: Ranked) -> str:
-    """The set folded, from its members: a RankSet costs as much as its highest rank, and there may be 50,000."""
+def _set(ranked: Ranked) -> str:
+    """The set folded, from its members: a RankSet costs as much as its highest rank, and there may be 50,000 sets."""
     parts: list[str] = []
-    start = last = one.members[0]
-    for rank in (*one.members[1:], -1):
+    start = last = ranked.members[0]
+    for rank in (*ranked.members[1:], -1):
         if rank != last + 1:
             parts.append(f"{start}" if start == last else f"{start}-{last}")
             start = rank
@@ -70,29 +70,29 @@ def _share_json(share: AnswerShare | None) -> dict[str, Any] | None:
     return None if share is None else {"value": _plain_number(share.value), "ranks": _set(share)}
 
 
-def _numbers_json(one: NumberSummary) -> dict[str, Any]:
+def _numbers_json(numbers: NumberSummary) -> dict[str, Any]:
     return {
-        "min": _share_json(one.low),
-        "max": _share_json(one.high),
-        "mean": _plain_number(one.mean),
-        "spread": _plain_number(one.spread),
-        "majority": _share_json(one.usual),
-        "differs": [_share_json(share) for share in one.differs],
-        "nan": str(one.nan),
-        "inf": str(one.inf),
+        "min": _share_json(numbers.low),
+        "max": _share_json(numbers.high),
+        "mean": _plain_number(numbers.mean),
+        "spread": _plain_number(numbers.spread),
+        "majority": _share_json(numbers.usual),
+        "differs": [_share_json(share) for share in numbers.differs],
+        "nan": str(numbers.nan),
+        "inf": str(numbers.inf),
     }
 
 
-def _tensors_json(one: TensorSummary) -> dict[str, Any]:
+def _tensors_json(tensors: TensorSummary) -> dict[str, Any]:
     return {
-        "identical": one.same,
+        "identical": tensors.same,
         "layouts": [
-            {"ranks": _set(row), **{name: getattr(row.tensor, name) for name in LAYOUT}} for row in one.layouts
+            {"ranks": _set(row), **{name: getattr(row.tensor, name) for name in LAYOUT}} for row in tensors.layouts
         ],
-        "rows": [{"ranks": _set(row), **_plain(structs.asdict(row.tensor))} for row in one.rows],
-        "differing": list(one.differing),
-        "majority": None if one.usual is None else _set(one.usual),
-        "differs": str(one.differs),
-        "nan": str(one.nan),
-        "inf": str(one.inf),
+        "rows": [{"ranks": _set(row), **_plain(structs.asdict(row.tensor))} for row in tensors.rows],
+        "differing": list(tensors.differing),
+        "majority": None if tensors.usual is None else _set(tensors.usual),
+        "differs": str(tensors.differs),
+        "nan": str(tensors.nan),
+        "inf": str(tensors.inf),
     }

@@ -1,4 +1,4 @@
-"""Who stands where in each group: what ``breakranks collectives`` shows, before it is text or JSON."""
+"""Which members of each group are at which call: what ``breakranks collectives`` shows, before it is text or JSON."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from breakranks.explain.collectives.progress import CallMismatch, CollectiveProgress
+from breakranks.explain.collectives.collective_progress import CallMismatch, CollectiveProgress
 from breakranks.explain.collectives.root_causes import RootCause
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Snapshot
 from breakranks.snapshot.recorder_tables import NOT_RECORDED, STARTED, Entry, Recorder, Track
 
 WAITING, UNDER_WAY, DONE = "waiting", "started", "completed"
-# Seconds. A dump that says to be this much newer than its newest call was copied, and has lost its own time.
+# A dump whose time is this much newer than its newest call was copied, so its time is not that of its writing.
 _COPIED_SECONDS = 6 * 3600.0
 
 
 class ProgressRow(NamedTuple):
-    """Members that are equally far. ``number`` is their newest call, ``waits_in`` the oldest that has not completed
-    (0: none), ``awaited`` the next call that others wait in and that these have not entered (0: none). ``stale``: they
-    were looked at before the others, and have most likely gone on since."""
+    """Members that are equally far. ``number`` is their newest call, ``waits_in`` the oldest that has not completed (0:
+    none), ``awaited`` the next call that others wait in and that these have not entered (0: none). ``stale``: they were
+    read before the others and have probably made progress since."""
 
     ranks: RankSet
     number: int
@@ -36,9 +36,9 @@ class ProgressRow(NamedTuple):
 
 
 class GroupProgress(NamedTuple):
-    """One group. ``nothing``: members whose recorder has no call of it; ``unseen``: members without a recorder.
-    ``waiting`` wait for ``awaited``, of whom ``behind`` have entered the call too, but after another that is pending.
-    ``order`` is lower the more troubled it is."""
+    """One group. ``nothing``: members whose recorder has no call of it. ``unseen``: members without a recorder.
+    ``waiting`` wait for ``awaited``, of whom ``behind`` have made the call too, but after another pending one.
+    ``order`` is lower for more troubled groups."""
 
     group: int
     members: RankSet
@@ -53,7 +53,7 @@ class GroupProgress(NamedTuple):
 
     @property
     def not_entered(self) -> RankSet:
-        """Who has not entered a call that others wait in."""
+        """The members that have not entered a call that others wait in."""
         found = self.nothing
         for row in self.rows:
             if row.awaited:
@@ -62,13 +62,14 @@ class GroupProgress(NamedTuple):
 
     @property
     def well(self) -> bool:
-        """Everyone is at the same call, and nobody waits for somebody who has not come."""
+        """Whether all members are at the same call and no rank waits for another one."""
         numbers = {row.number for row in self.rows if not row.stale}
         return not (self.waiting or self.mismatch or self.nothing) and len(numbers) < 2
 
 
-class Moment(NamedTuple):
-    """One number of a group: who called what, who has not come to it, whose ring no longer has it."""
+class CallTime(NamedTuple):
+    """One number of a group: which members made which call, which have not reached it, and whose ring no longer has
+    it."""
 
     number: int
     calls: tuple[tuple[RankSet, int], ...]
@@ -78,7 +79,7 @@ class Moment(NamedTuple):
 
 
 class PendingTransfers(NamedTuple):
-    """Pending sends or recvs of the same kind. ``answered``: the other end's has been called too; None: not known."""
+    """Pending sends or recvs of the same kind. ``answered``: the other end has made its call too; None: not known."""
 
     ranks: RankSet
     sends: bool
@@ -89,22 +90,23 @@ class PendingTransfers(NamedTuple):
     seconds: float | None
 
 
-def standings(ledger: CollectiveProgress, causes: Iterable[RootCause] = ()) -> list[GroupProgress]:
-    """Every group in which a collective was recorded, the most troubled first."""
+def standings(progress: CollectiveProgress, causes: Iterable[RootCause] = ()) -> list[GroupProgress]:
+    """Return every group in which a collective was recorded, the most troubled first."""
     places: dict[int, int] = {}
     for place, group in enumerate(_nearest_first(causes)):
         places.setdefault(group, place)
-    mismatches = {one.group: one for one in ledger.mismatches}
+    mismatches = {mismatch.group: mismatch for mismatch in progress.mismatches}
     found = [
-        _standing(ledger, group, mismatches.get(group), places.get(group, 1 << 30))
-        for group, tracks in enumerate(ledger.tracks)
+        _progress_of(progress, group, mismatches.get(group), places.get(group, 1 << 30))
+        for group, tracks in enumerate(progress.tracks)
         if tracks
     ]
-    return sorted(found, key=lambda one: one.order)
+    return sorted(found, key=lambda group: group.order)
 
 
 def _nearest_first(causes: Iterable[RootCause]) -> Iterator[int]:
-    """The groups of each cause: that in which it is, those that wait for the culprits, those that wait for these."""
+    """Yield the groups of each cause: the group of the cause, those that wait for the culprits, those that wait for
+    these."""
     for cause in causes:
         if cause.mismatch is not None:
             yield cause.mismatch.group
@@ -114,22 +116,22 @@ def _nearest_first(causes: Iterable[RootCause]) -> Iterator[int]:
         yield from (wait.group for wait in waits if not wait.is_transfer)
 
 
-def _standing(ledger: CollectiveProgress, group: int, mismatch: CallMismatch | None, place: int) -> GroupProgress:
-    tracks = ledger.tracks[group]
-    members = ledger.members[group] | RankSet(tracks)
-    nothing = (members & ledger.known) - RankSet(tracks) - ledger.stale
+def _progress_of(progress: CollectiveProgress, group: int, mismatch: CallMismatch | None, place: int) -> GroupProgress:
+    tracks = progress.tracks[group]
+    members = progress.members[group] | RankSet(tracks)
+    nothing = (members & progress.known) - RankSet(tracks) - progress.stale
     waiting, awaited, behind = [], RankSet(), RankSet()
     for rank in tracks:
-        for wait in ledger.waits.get(rank, ()):
+        for wait in progress.waits.get(rank, ()):
             if wait.group == group and not wait.is_transfer and wait.others:
                 waiting.append(rank)
                 awaited |= wait.others
                 behind |= wait.elsewhere if wait.is_order else RankSet()
-    rows = _rows(ledger, tracks)
+    rows = _rows(progress, tracks)
     numbers = {row.number for row in rows if not row.stale}
     trouble = 0 if mismatch else 1 if waiting else 2 if nothing or len(numbers) > 1 else 3
     order = (trouble > 1, place, trouble, -len(waiting), group)
-    unseen = members - ledger.known
+    unseen = members - progress.known
     return GroupProgress(
         group=group,
         members=members,
@@ -144,14 +146,14 @@ def _standing(ledger: CollectiveProgress, group: int, mismatch: CallMismatch | N
     )
 
 
-def _rows(ledger: CollectiveProgress, tracks: dict[int, Track]) -> tuple[ProgressRow, ...]:
-    stale = ledger.stale
+def _rows(progress: CollectiveProgress, tracks: dict[int, Track]) -> tuple[ProgressRow, ...]:
+    stale = progress.stale
     waited = sorted({track.pending[0].number for rank, track in tracks.items() if track.pending and rank not in stale})
     found: dict[object, list[int]] = {}
     for rank, track in tracks.items():
         head = track.pending[0] if track.pending else None
         shown = head.number if head is not None else track.reached
-        what = ledger.what_counts(track.row(shown))
+        what = progress.what_counts(track.row(shown))
         key = (
             track.reached,
             track.completed,
@@ -178,8 +180,8 @@ def _rows(ledger: CollectiveProgress, tracks: dict[int, Track]) -> tuple[Progres
                 awaited=waited[after] if after < len(waited) and not old else 0,
                 waits_in=pending[0].number if pending else 0,
                 waits_operations=_distinct(track.row(pending[0].number) for track in mine) if pending else (),
-                seconds=_longest(ledger, newest),
-                waits_seconds=_longest(ledger, heads),
+                seconds=_longest(progress, newest),
+                waits_seconds=_longest(progress, heads),
                 stale=old,
             )
         )
@@ -190,17 +192,17 @@ def _distinct(rows: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(rows))
 
 
-def _longest(ledger: CollectiveProgress, calls: list[tuple[int, Entry]]) -> float | None:
-    ages = [seconds_since(ledger, rank, entry) for rank, entry in calls]
+def _longest(progress: CollectiveProgress, calls: list[tuple[int, Entry]]) -> float | None:
+    ages = [seconds_since(progress, rank, entry) for rank, entry in calls]
     return max((age for age in ages if age is not None), default=None)
 
 
-def seconds_since(ledger: CollectiveProgress, rank: int, entry: Entry) -> float | None:
-    """How old a call was when it was looked at. Of a dump that does not tell when it was written: how much older
-    than the newest call of all."""
+def seconds_since(progress: CollectiveProgress, rank: int, entry: Entry) -> float | None:
+    """Return how old a call was when the recorder was read. For a dump without the time of its writing: how much older
+    it is than the newest call of all."""
     if not entry.created:
         return None
-    return max(0.0, _looked_at(ledger.snapshot, ledger.recorders[rank]) - entry.created)
+    return max(0.0, _looked_at(progress.snapshot, progress.recorders[rank]) - entry.created)
 
 
 def _looked_at(snapshot: Snapshot, recorder: Recorder) -> float:
@@ -209,18 +211,18 @@ def _looked_at(snapshot: Snapshot, recorder: Recorder) -> float:
     return recorder.time if recorder.time and believable else snapshot.time
 
 
-def moments(ledger: CollectiveProgress, one: GroupProgress, count: int) -> list[Moment]:
-    """The last numbers of a group, newest last, and the one at which its members differ wherever that is."""
-    tracks = ledger.tracks[one.group]
+def moments(progress: CollectiveProgress, group: GroupProgress, count: int) -> list[CallTime]:
+    """Return the last numbers of a group, newest last, and the one at which its members differ, wherever it is."""
+    tracks = progress.tracks[group.group]
     newest = max(track.reached for track in tracks.values())
     oldest = max(newest - count + 1, min(track.first for track in tracks.values()))
     numbers = list(range(oldest, newest + 1))
-    if one.mismatch is not None and one.mismatch.number < oldest:
-        numbers.insert(0, one.mismatch.number)
-    return [_moment(ledger, tracks, one.members, number) for number in numbers]
+    if group.mismatch is not None and group.mismatch.number < oldest:
+        numbers.insert(0, group.mismatch.number)
+    return [_moment(progress, tracks, group.members, number) for number in numbers]
 
 
-def _moment(ledger: CollectiveProgress, tracks: dict[int, Track], members: RankSet, number: int) -> Moment:
+def _moment(progress: CollectiveProgress, tracks: dict[int, Track], members: RankSet, number: int) -> CallTime:
     calls: dict[int, list[int]] = {}
     forgotten = []
     behind = []
@@ -232,31 +234,33 @@ def _moment(ledger: CollectiveProgress, tracks: dict[int, Track], members: RankS
             forgotten.append(rank)
         else:
             calls.setdefault(row, []).append(rank)
-    not_entered = RankSet(behind) | ((members & ledger.known) - RankSet(tracks))
+    not_entered = RankSet(behind) | ((members & progress.known) - RankSet(tracks))
     ordered = sorted(((RankSet(ranks), row) for row, ranks in calls.items()), key=lambda call: call[0].first)
-    differs = len({ledger.what_counts(row) for row in calls}) > 1
-    return Moment(
+    differs = len({progress.what_counts(row) for row in calls}) > 1
+    return CallTime(
         number=number, calls=tuple(ordered), not_entered=not_entered, forgotten=RankSet(forgotten), differs=differs
     )
 
 
-def transfers(ledger: CollectiveProgress, ranks: RankSet | None = None) -> list[PendingTransfers]:
-    """Sends and recvs that have not completed, those without an answer first."""
+def transfers(progress: CollectiveProgress, ranks: RankSet | None = None) -> list[PendingTransfers]:
+    """Return the sends and recvs that have not completed, the unanswered ones first."""
     unanswered = {
         (rank, wait.group, wait.peer, wait.sends): bool(wait.absent)
-        for rank, waits in ledger.waits.items()
+        for rank, waits in progress.waits.items()
         for wait in waits
         if wait.is_transfer and (wait.absent or wait.unknown)
     }
     found: dict[tuple[bool, int, int, bool | None], list[tuple[int, Entry]]] = {}
-    for rank, recorder in ledger.recorders.items():
-        for one in recorder.transfers:
-            if ranks is not None and rank not in ranks and one.peer not in ranks:
+    for rank, recorder in progress.recorders.items():
+        for transfer in recorder.transfers:
+            if ranks is not None and rank not in ranks and transfer.peer not in ranks:
                 continue
-            lacks = unanswered.get((rank, one.group, one.peer, one.sends))
-            unknown = one.peer < 0 or lacks is False or one.peer in ledger.stale or rank in ledger.stale
+            lacks = unanswered.get((rank, transfer.group, transfer.peer, transfer.sends))
+            unknown = transfer.peer < 0 or lacks is False or transfer.peer in progress.stale or rank in progress.stale
             answered = None if unknown else lacks is None
-            found.setdefault((one.sends, one.peer, one.group, answered), []).append((rank, one.entry))
+            found.setdefault((transfer.sends, transfer.peer, transfer.group, answered), []).append(
+                (rank, transfer.entry)
+            )
     made = [
         PendingTransfers(
             ranks=RankSet(rank for rank, _ in calls),
@@ -265,14 +269,22 @@ def transfers(ledger: CollectiveProgress, ranks: RankSet | None = None) -> list[
             group=group,
             calls=len(calls),
             answered=answered,
-            seconds=_longest(ledger, calls),
+            seconds=_longest(progress, calls),
         )
         for (sends, peer, group, answered), calls in found.items()
     ]
-    return sorted(made, key=lambda one: (one.answered is True, one.answered is None, one.ranks.first, one.peer))
+    return sorted(
+        made,
+        key=lambda transfer: (
+            transfer.answered is True,
+            transfer.answered is None,
+            transfer.ranks.first,
+            transfer.peer,
+        ),
+    )
 
 
-def oldest_wait(ledger: CollectiveProgress) -> float | None:
-    """How long the longest wait for somebody has lasted."""
-    heads = [(rank, wait.entry) for rank, waits in ledger.waits.items() for wait in waits if wait.others]
-    return _longest(ledger, heads)
+def oldest_wait(progress: CollectiveProgress) -> float | None:
+    """Return how long the longest wait for another rank has lasted."""
+    heads = [(rank, wait.entry) for rank, waits in progress.waits.items() for wait in waits if wait.others]
+    return _longest(progress, heads)

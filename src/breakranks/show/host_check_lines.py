@@ -1,4 +1,4 @@
-"""How far hosts go: what ``breakranks hosts`` prints. Hosts that stop at the same step for one reason are one row."""
+"""What ``breakranks hosts`` prints. Hosts that fail at the same step for the same reason are one row."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle
 from breakranks.snapshot.host_names import fold
 
-Step = tuple[str, bool, str, str]  # its name, whether the host takes it, what was seen, what to do
+Step = tuple[str, bool, str, str]  # name, whether the host passes it, what was seen, remedy
 Climbed = tuple[str, tuple[Step, ...]]
 
 
-def ladder_lines(climbed: Sequence[Climbed], look: TerminalStyle) -> Iterator[Line]:
-    groups = [[host] for host, _ in climbed] if look.full else _grouped(climbed)
+def ladder_lines(climbed: Sequence[Climbed], style: TerminalStyle) -> Iterator[Line]:
+    groups = [[host] for host, _ in climbed] if style.full else _grouped(climbed)
     steps = dict(climbed)
     for names in groups:
         taken = steps[names[0]]
@@ -21,10 +21,10 @@ def ladder_lines(climbed: Sequence[Climbed], look: TerminalStyle) -> Iterator[Li
         pieces: list[Piece] = [(fold(names), "rank"), (f" ({len(names)})" if len(names) > 1 else "", "dim"), "  "]
         for name, fine, _, _ in taken:
             pieces += [(name, "" if fine else "bad"), " · "]
-        pieces.append(("all seen", "good") if failed is None else ("stops here", "bad"))
+        pieces.append(("all passed", "good") if failed is None else ("failed", "bad"))
         yield tuple(pieces)
         for name, fine, what, remedy in taken:
-            if what and (look.full or not fine):
+            if what and (style.full or not fine):
                 yield (
                     f"    {name}: ",
                     (what.replace(names[0], fold(names)), "warn" * (not fine)),
@@ -33,7 +33,7 @@ def ladder_lines(climbed: Sequence[Climbed], look: TerminalStyle) -> Iterator[Li
                 yield from (("      ", line) for line in remedy.splitlines())
     stopped = sum(any(not step[1] for step in taken) for _, taken in climbed)
     yield ()
-    yield (f"{len(climbed) - stopped} of {len(climbed)} hosts can be looked at",)
+    yield (f"{len(climbed) - stopped} of {len(climbed)} hosts can be inspected",)
 
 
 def _grouped(climbed: Sequence[Climbed]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The answers as JSON: schema 1 of the design, kept compatible. Fields are added, never renamed."""
+"""The answers as JSON: schema 1. It stays compatible: fields are added, never renamed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import msgspec
 
 from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass
-from breakranks.explain.values import Where
+from breakranks.explain.finding_parts import Where
 from breakranks.explain.wait_chains import said_together, spoken
 from breakranks.rankset import RankSet
-from breakranks.show.lost_hosts import lost_hosts
+from breakranks.show.lost_host_lines import lost_hosts
 from breakranks.show.stack_tree import of_dumps
 from breakranks.show.wording.finding_wording import because, evidence_lines, label, next_lines, summary
-from breakranks.show.wording.said_wording import said_text
+from breakranks.show.wording.introspection_wording import said_text
+from breakranks.snapshot.debugger_threads import is_agent_thread
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread, family
-from breakranks.snapshot.own_threads import is_agent_thread
 from breakranks.snapshot.prefix_tree import classes, frames_of
 
 SCHEMA = 1
@@ -24,16 +24,16 @@ Object = dict[str, object]
 
 
 def why_json(snapshot: Snapshot, diagnosis: Diagnosis) -> Object:
-    """What ``why --json`` prints: the contract of the design, section 4."""
+    """Return what ``why --json`` prints, as docs/json.md describes it."""
     findings = list(diagnosis.findings)
     if diagnosis.verdict is not None:
-        findings = [diagnosis.verdict, *(one for one in findings if one != diagnosis.verdict)]
+        findings = [diagnosis.verdict, *(finding for finding in findings if finding != diagnosis.verdict)]
     return {
         "schema": SCHEMA,
         "job": job_json(snapshot),
         "verdict": None if diagnosis.verdict is None else finding_json(diagnosis.verdict),
-        "findings": [finding_json(one) for one in findings],
-        "classes": [class_json(one) for one in diagnosis.classes],
+        "findings": [finding_json(finding) for finding in findings],
+        "classes": [class_json(rank_class) for rank_class in diagnosis.classes],
         "settled": diagnosis.settled,
         "why_not_settled": summary(diagnosis.pending) if diagnosis.pending is not None else "",
         "problems": _problems(snapshot),
@@ -42,7 +42,7 @@ def why_json(snapshot: Snapshot, diagnosis: Diagnosis) -> Object:
 
 
 def job_json(snapshot: Snapshot) -> Object:
-    """Which job; ``unseen`` are the ranks that should exist and were not seen."""
+    """Return the job; ``unseen`` are the ranks that should exist and were not seen."""
     unseen = RankSet()
     for missing in snapshot.missing:
         unseen |= RankSet.parse(missing.ranks)
@@ -56,7 +56,7 @@ def job_json(snapshot: Snapshot) -> Object:
         "ranks": str(RankSet(rank.rank for rank in snapshot.ranks)),
         "unseen": str(unseen),
         "key": job.key,
-        # The oldest call that a dump still has is not when the job began.
+        # The oldest call in a dump is not the start of the job.
         "started": 0.0 if of_dumps(snapshot) else job.started,
         "command": list(job.command),
         "missing": [{"ranks": m.ranks, "reason": m.reason, "detail": m.detail} for m in snapshot.missing],
@@ -69,7 +69,8 @@ def job_json(snapshot: Snapshot) -> Object:
 
 
 def finding_json(finding: Finding) -> Object:
-    """The sentences, and below them what they were made of: ``cause``, ``facts``, ``actions``, ``grounds``."""
+    """Return a finding: its sentences, and the data that they were made of: ``cause``, ``facts``, ``actions``,
+    ``grounds``."""
     return {
         "kind": finding.kind,
         "culprits": finding.culprits,
@@ -94,18 +95,18 @@ def where_json(where: Where | None) -> Object | None:
     return {"function": where.function, "file": where.file, "line": where.line}
 
 
-def class_json(one: RankClass) -> Object:
+def class_json(rank_class: RankClass) -> Object:
     return {
-        "ranks": one.ranks,
-        "activity": one.activity,
-        "frames": [frame_json(frame) for frame in one.frames],
-        "label": label(one),
-        "state": one.state,
-        "moving": one.moving,
-        "idle": one.idle,
-        "where": where_json(one.where),
-        "note": said_text(one.said),
-        "doing": msgspec.to_builtins(one.doing),
+        "ranks": rank_class.ranks,
+        "activity": rank_class.activity,
+        "frames": [frame_json(frame) for frame in rank_class.frames],
+        "label": label(rank_class),
+        "state": rank_class.state,
+        "moving": rank_class.moving,
+        "idle": rank_class.idle,
+        "where": where_json(rank_class.where),
+        "note": said_text(rank_class.said),
+        "doing": msgspec.to_builtins(rank_class.doing),
     }
 
 
@@ -124,8 +125,8 @@ def stacks_json(
     native: bool = False,
     full: bool = False,
 ) -> Object:
-    """What ``stacks --json`` prints: the classes with their frames, outermost first; ``threads`` adds
-    every thread of every rank."""
+    """Return what ``stacks --json`` prints: the classes with their frames, outermost first. ``threads`` adds every
+    thread of every rank."""
     spoke = spoken(snapshot)
     made: Object = {
         "schema": SCHEMA,
@@ -169,11 +170,11 @@ def thread_json(snapshot: Snapshot, rank: int, thread: Thread, *, native: bool, 
 
 
 def inside_json(process: Process, thread: Thread) -> Object:
-    """What a process said of one of its threads: what it waits for, and the numbers of its loops."""
+    """Return what introspection shows for a thread: what it waits for, and its loop counters."""
     inside = process.inside
     if inside is None:
         return {}
-    names = {one.tid: one.name for one in process.samples[-1].threads}
+    names = {thread.tid: thread.name for thread in process.samples[-1].threads}
     wait = inside.wait_of(thread.tid)
     made: Object = {
         "loops": [
@@ -189,7 +190,7 @@ def inside_json(process: Process, thread: Thread) -> Object:
 
 
 def ps_json(snapshots: Sequence[Snapshot], ranks: RankSet | None = None, problems: Sequence[Problem] = ()) -> Object:
-    """What ``ps --json`` prints: every job with its ranks' processes."""
+    """Return what ``ps --json`` prints: every job with the processes of its ranks."""
     return {
         "schema": SCHEMA,
         "jobs": [
@@ -218,16 +219,16 @@ def process_json(process: Process) -> Object:
         "user": process.user,
         "command": list(process.command),
         "helpers": [
-            {"pid": one.pid, "name": one.name, "state": one.state, "command": list(one.command)}
-            for one in family(process)
-            if one is not process
+            {"pid": child.pid, "name": child.name, "state": child.state, "command": list(child.command)}
+            for child in family(process)
+            if child is not process
         ],
         "problems": [_problem(problem) for problem in process.problems],
     }
 
 
 def fold_hosts(names: list[str]) -> str:
-    """Host names folded: ``n[1-3,7]``, and ``a,b`` for names that have no number."""
+    """Return host names folded: ``n[1-3,7]``, or ``a,b`` for names without a number."""
     return fold(names)
 
 
@@ -243,7 +244,7 @@ def _problem(problem: Problem) -> Object:
 
 
 def to_text(value: Object) -> str:
-    """JSON with an indent, and a newline at its end. Undecodable names are shown with ``?``."""
+    """Return JSON with an indent and a final newline. Names that cannot be decoded are shown with ``?``."""
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:

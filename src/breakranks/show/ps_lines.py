@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from breakranks.rankset import RankSet
-from breakranks.show.lost_hosts import lost_lines, where_text
+from breakranks.show.lost_host_lines import lost_lines, where_text
 from breakranks.show.quantities import amount, duration, plural
 from breakranks.show.stack_tree import missing_lines, problem_lines, set_text
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, command_text, state_style, state_word
@@ -17,57 +17,57 @@ _NAMES_SHOWN = 3
 
 def ps_lines(
     snapshots: Sequence[Snapshot],
-    look: TerminalStyle,
+    style: TerminalStyle,
     *,
     ranks: RankSet | None = None,
     problems: Sequence[Problem] = (),
 ) -> Iterator[Line]:
-    """Every job: a header, its ranks, the missing ones. ``problems`` are the whole machine's."""
+    """Yield every job: a header, its ranks, the missing ones. ``problems`` concern the whole machine."""
     for index, snapshot in enumerate(snapshots):
         if index:
             yield ()
-        yield from job_lines(snapshot, look, ranks=ranks)
+        yield from job_lines(snapshot, style, ranks=ranks)
     if problems:
         yield ()
         yield from problem_lines(problems)
 
 
-def job_lines(snapshot: Snapshot, look: TerminalStyle, *, ranks: RankSet | None = None) -> Iterator[Line]:
-    yield from job_header(snapshot, look)
+def job_lines(snapshot: Snapshot, style: TerminalStyle, *, ranks: RankSet | None = None) -> Iterator[Line]:
+    yield from job_header(snapshot, style)
     shown = [rank for rank in snapshot.ranks if ranks is None or rank.rank in ranks]
     shown.sort(key=lambda rank: rank.rank)
     if shown:
         hosts = len({rank.host for rank in shown}) > 1
-        if len(shown) > FOLD_ABOVE and not look.full:
-            yield from _folded(shown, look, snapshot.time, hosts)
+        if len(shown) > FOLD_ABOVE and not style.full:
+            yield from _folded(shown, style, snapshot.time, hosts)
         else:
-            yield from _each(shown, look, snapshot.time, hosts)
-    for line in missing_lines(snapshot, look, ranks):
+            yield from _each(shown, style, snapshot.time, hosts)
+    for line in missing_lines(snapshot, style, ranks):
         yield ("  ", *line)
     for line in lost_lines(snapshot.hosts):
         yield ("  ", *line)
     for problem, members in _problems(shown).items():
-        yield ("  ", (f"[{set_text(RankSet(members), look)}]", "rank"), " ", (problem.what, "warn"))
+        yield ("  ", (f"[{set_text(RankSet(members), style)}]", "rank"), " ", (problem.what, "warn"))
         if problem.remedy:
             yield ("      ", problem.remedy)
     for line in problem_lines(snapshot.problems):
         yield ("  ", *line)
 
 
-def job_header(snapshot: Snapshot, look: TerminalStyle) -> Iterator[Line]:
-    """Which job it is: its key, launcher, size, age and command."""
+def job_header(snapshot: Snapshot, style: TerminalStyle) -> Iterator[Line]:
+    """Yield the job: its key, launcher, size, age and command."""
     job = snapshot.job
     size = job.world_size or len(snapshot.ranks)
     here = len({rank.rank for rank in snapshot.ranks})
     ranks = plural(size, "rank") if here == size else f"{here:,} of {plural(size, 'rank')} here"
     started = f" · started {duration(snapshot.time - job.started)} ago" if job.started else ""
-    seen = f" · seen {duration(look.now - snapshot.time)} ago" if look.now - snapshot.time > 60 else ""
+    seen = f" · seen {duration(style.now - snapshot.time)} ago" if style.now - snapshot.time > 60 else ""
     yield (("job " + job.key, "head"), f" · {job.launcher} · {ranks}{where_text(snapshot)}{started}{seen}")
     if job.command:
-        yield ("  ", (command_text(job.command, look), "dim"))
+        yield ("  ", (command_text(job.command, style), "dim"))
 
 
-def _each(ranks: Iterable[Rank], look: TerminalStyle, now: float, hosts: bool) -> list[Line]:
+def _each(ranks: Iterable[Rank], style: TerminalStyle, now: float, hosts: bool) -> list[Line]:
     head = ["rank", *(["host"] if hosts else []), "pid", "state", "cpu", "memory", "age", "helpers"]
     rows: list[list[Piece]] = [[(name, "dim") for name in head]]
     for rank in ranks:
@@ -81,18 +81,18 @@ def _each(ranks: Iterable[Rank], look: TerminalStyle, now: float, hosts: bool) -
                 f"{process.cpu_percent:.0f}%",
                 amount(process.rss) if process.rss else "-",
                 duration(now - process.started) if process.started else "?",
-                helpers_text(process, look),
+                helpers_text(process, style),
             ]
         )
     first = 2 if hosts else 1
     return columns(rows, right=(0, first, first + 2, first + 3, first + 4))
 
 
-def _folded(ranks: Iterable[Rank], look: TerminalStyle, now: float, hosts: bool) -> list[Line]:
-    """One row for ranks that differ in numbers only; the numbers become spans."""
+def _folded(ranks: Iterable[Rank], style: TerminalStyle, now: float, hosts: bool) -> list[Line]:
+    """Return one row for ranks that differ only in numbers; the numbers become ranges."""
     groups: dict[tuple[str, str, str], list[Rank]] = {}
     for rank in ranks:
-        key = (rank.host if hosts else "", state_word(rank.process.state), helpers_text(rank.process, look))
+        key = (rank.host if hosts else "", state_word(rank.process.state), helpers_text(rank.process, style))
         groups.setdefault(key, []).append(rank)
     head = ["ranks", "", *(["host"] if hosts else []), "state", "cpu", "memory", "age", "helpers"]
     rows: list[list[Piece]] = [[(name, "dim") for name in head]]
@@ -100,7 +100,7 @@ def _folded(ranks: Iterable[Rank], look: TerminalStyle, now: float, hosts: bool)
         processes = [rank.process for rank in members]
         rows.append(
             [
-                (set_text(RankSet(rank.rank for rank in members), look), "rank"),
+                (set_text(RankSet(rank.rank for rank in members), style), "rank"),
                 (f"({len(members):,})", "dim"),
                 *([host] if hosts else []),
                 (state, state_style(processes[0].state)),
@@ -122,15 +122,15 @@ def _span(ends: list[str]) -> str:
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} - {ends[1]}"
 
 
-def helpers_text(process: Process, look: TerminalStyle) -> str:
-    """``2 pt_data_worker, 1 ninja``: a rank's children and theirs, by name."""
+def helpers_text(process: Process, style: TerminalStyle) -> str:
+    """Return ``2 pt_data_worker, 1 ninja``: the descendants of a rank, by name."""
     names: dict[str, int] = {}
-    for one in family(process):
-        if one is not process:
-            name = one.name or (one.command[0].rsplit("/", 1)[-1] if one.command else "?")
+    for child in family(process):
+        if child is not process:
+            name = child.name or (child.command[0].rsplit("/", 1)[-1] if child.command else "?")
             names[name] = names.get(name, 0) + 1
     ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
-    shown = ordered if look.full else ordered[:_NAMES_SHOWN]
+    shown = ordered if style.full else ordered[:_NAMES_SHOWN]
     text = ", ".join(f"{number} {name}" for name, number in shown)
     left = sum(number for _, number in ordered[len(shown) :])
     return f"{text}, {left} more" if left else text

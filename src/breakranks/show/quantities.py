@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from breakranks.show.wording.grammar import noun
+
 _SECONDS = ((86400.0, "d", 3600.0, "h"), (3600.0, "h", 60.0, "min"), (60.0, "min", 1.0, "s"))
 
 
-def plural(number: int, noun: str, many: str = "") -> str:
+def plural(number: int, name: str, many: str = "") -> str:
     """
     >>> plural(1, "rank"), plural(3000, "rank"), plural(2, "process", "processes")
     ('1 rank', '3,000 ranks', '2 processes')
     """
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+    return f"{number:,} {noun(number, name, many)}"
 
 
 def times(number: int) -> str:
@@ -22,7 +24,7 @@ def times(number: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """``0.4 s``, ``94 s``, ``12 min``, ``5 h 10 min``, ``3 d 4 h``; ``?`` when it is not known."""
+    """Return ``0.4 s``, ``94 s``, ``12 min``, ``5 h 10 min`` or ``3 d 4 h``; ``?`` if it is not known."""
     if seconds is None or seconds < 0:
         return "?"
     if seconds < 10:
@@ -33,14 +35,14 @@ def duration(seconds: float | None) -> str:
         if seconds >= unit:
             whole, rest = divmod(round(seconds), unit)
             part = int(rest // small)
-            # From ten minutes on, seconds say nothing.
+            # From ten minutes on, seconds do not matter.
             show_part = part and not (name == "min" and whole >= 10)
             return f"{whole:.0f} {name} {part} {small_name}" if show_part else f"{whole:.0f} {name}"
     return f"{seconds:.0f} s"
 
 
 def amount(size: int) -> str:
-    """``812 B``, ``1.2 GiB``."""
+    """Return ``812 B`` or ``1.2 GiB``."""
     if size < 1024:
         return f"{size} B"
     value = float(size)

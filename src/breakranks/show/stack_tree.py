@@ -1,7 +1,7 @@
-"""Stacks as people read them: one folded tree with rank sets, or one block a class.
+"""What ``breakranks stacks`` prints: one folded tree with rank sets, or one block per class.
 
-A branch is a set of ranks and the frames they share; where they part, branches follow. Ranks that have
-no stack and ranks that are not there are lines of their own: they are usually the answer.
+A branch is a set of ranks and the frames that they share. Where their stacks differ, branches follow. Ranks without a
+stack and missing ranks have lines of their own, because they are often the cause.
 """
 
 from __future__ import annotations
@@ -9,56 +9,55 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from breakranks.explain.wait_chains import said_together, spoken
 from breakranks.rankset import RankSet
-from breakranks.show.lost_hosts import lost_lines, where_text
+from breakranks.show.lost_host_lines import lost_lines, where_text
 from breakranks.show.quantities import duration
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, short_path, state_style, state_word
-from breakranks.show.wording.said_wording import said_text
+from breakranks.show.wording.grammar import noun
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Frame, Problem, Process, Rank, Snapshot, Thread
 from breakranks.snapshot.prefix_tree import StackNode, classes, fold, fold_threads, frames_of
 
 _REASONS = {
     "exited": "exited",
-    "absent": "never seen on this machine",
+    "absent": "not found on this machine",
     "elsewhere": "on another host",
     "unreachable": "could not be reached",
-    "no-dump": "left no dump that can be read",
+    "no-dump": "left no readable dump",
 }
 _MAYBE = {"no-dump": "it may have died before it wrote one, or its file is elsewhere"}
 _PROBLEM_LINES = 8
-_COLUMN = 40  # where places start, so that they stand below one another at every depth
+_COLUMN = 40  # the column of places, at every depth
 _SET_WIDTH = 60
 
 
 def stacks_lines(
     snapshot: Snapshot,
-    look: TerminalStyle,
+    style: TerminalStyle,
     *,
     ranks: RankSet | None = None,
     threads: bool = False,
     native: bool = False,
     flat: bool = False,
 ) -> Iterator[Line]:
-    """What ``breakranks stacks`` prints."""
-    yield header(snapshot, look)
+    """Yield what ``breakranks stacks`` prints."""
+    yield header(snapshot, style)
     yield ()
     if flat:
-        yield from _flat(snapshot, look, ranks, threads, native)
+        yield from _flat(snapshot, style, ranks, threads, native)
     elif threads:
-        for tree in fold_threads(snapshot, ranks=ranks, native=native, full=look.full):
+        for tree in fold_threads(snapshot, ranks=ranks, native=native, full=style.full):
             several = tree.count != len(tree.root.ranks)
             yield ((tree.name + (f" ({tree.count} threads)" if several else ""), "head"),)
-            yield from tree_lines(tree.root, look, _no_notes if several else _notes(snapshot, tree.name))
+            yield from tree_lines(tree.root, style, _no_notes if several else _notes(snapshot, tree.name))
             yield ()
     else:
-        yield from tree_lines(fold(snapshot, ranks=ranks, native=native, full=look.full), look, _notes(snapshot))
+        yield from tree_lines(fold(snapshot, ranks=ranks, native=native, full=style.full), style, _notes(snapshot))
         yield ()
-    yield from stackless_lines(snapshot, look, ranks, native)
-    yield from missing_lines(snapshot, look, ranks)
+    yield from stackless_lines(snapshot, style, ranks, native)
+    yield from missing_lines(snapshot, style, ranks)
     yield from lost_lines(snapshot.hosts)
-    yield from problem_lines(snapshot.problems, look)
+    yield from problem_lines(snapshot.problems, style)
 
 
 def _no_notes(ranks: RankSet) -> str:
@@ -66,48 +65,53 @@ def _no_notes(ranks: RankSet) -> str:
 
 
 def _notes(snapshot: Snapshot, thread: str = "") -> Callable[[RankSet], str]:
-    """What ranks that stand together have said of themselves: whose lock it is, at which step they are."""
+    """Return a function that says what introspection shows for a set of ranks: which lock they wait for, and their loop
+    counters."""
     if all(rank.process.inside is None for rank in snapshot.ranks):
         return _no_notes
+    # 10 ms, for what findings are made of.
+    from breakranks.explain.wait_chains import said_together, spoken
+    from breakranks.show.wording.introspection_wording import said_text
 
     spoke = spoken(snapshot)
     name = "" if thread == "main thread" else thread
     return lambda ranks: said_text(said_together(spoke, ranks, name))
 
 
-def header(snapshot: Snapshot, look: TerminalStyle) -> Line:
-    """One line on the job: what it is, how many of its ranks are here, how long it has run."""
+def header(snapshot: Snapshot, style: TerminalStyle) -> Line:
+    """Return one line about the job: its name, how many of its ranks are here, how long it has run."""
     job = snapshot.job
     here = len({rank.rank for rank in snapshot.ranks})
     of = f" of {job.world_size:,}" if job.world_size and job.world_size != here else ""
+    ranks = f"{here:,}{of} {noun(2 if of else here, 'rank')}"
     if of_dumps(snapshot):
-        # Neither when the job began nor when it was looked at is known. In UTC: dumps come from elsewhere.
+        # The start of the job and the time of the inspection are not known. The time is in UTC, because dumps come from
+        # other machines.
         newest = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.time))
-        return (("dumps", "head"), f" · {here:,}{of} {_ranks(here if not of else 2)} · newest call {newest}")
+        return (("dumps", "head"), f" · {ranks} · newest call {newest}")
     ran = f" · up {duration(snapshot.time - job.started)}" if job.started else ""
-    seen = f" · seen {duration(look.now - snapshot.time)} ago" if look.now - snapshot.time > 60 else ""
+    seen = f" · seen {duration(style.now - snapshot.time)} ago" if style.now - snapshot.time > 60 else ""
     hosts = where_text(snapshot)
-    return (("job " + job.key, "head"), f" · {job.launcher} · {here:,}{of} {_ranks(here)}{hosts}{ran}{seen}")
+    return (
+        ("job " + job.key, "head"),
+        f" · {job.launcher} · {ranks}{hosts}{ran}{seen}",
+    )
 
 
 def only_recorded(rank: Rank) -> bool:
-    """Whether nothing is known of a rank but what its flight recorder wrote."""
+    """Whether nothing is known of a rank except its flight recorder."""
     return rank.recorder is not None and not rank.process.pid
 
 
 def of_dumps(snapshot: Snapshot) -> bool:
-    """Whether that is so of all ranks: there are no processes to speak of."""
+    """Whether that is true for all ranks: there are no processes to show."""
     return bool(snapshot.ranks) and all(map(only_recorded, snapshot.ranks))
 
 
-def _ranks(number: int) -> str:
-    return "rank" if number == 1 else "ranks"
-
-
-def tree_lines(root: StackNode, look: TerminalStyle, notes: Callable[[RankSet], str] = _no_notes) -> Iterator[Line]:
-    """The tree below a root. Frames that all ranks of a branch share stand below one another; only a
-    parting of the ways goes one step to the right, so a deep stack still fits."""
-    # An explicit stack: a program can recurse deeper than Python lets us.
+def tree_lines(root: StackNode, style: TerminalStyle, notes: Callable[[RankSet], str] = _no_notes) -> Iterator[Line]:
+    """Yield the tree below a root. Frames that all ranks of a branch share are in one column. Only a fork is indented,
+    so a deep stack still fits."""
+    # An explicit stack: a program can recurse deeper than Python allows.
     left: list[tuple[str, str, StackNode]] = [("", "", child) for child in reversed(root.children)]
     while left:
         first, rest, node = left.pop()
@@ -117,14 +121,14 @@ def tree_lines(root: StackNode, look: TerminalStyle, notes: Callable[[RankSet], 
             chain.append(below[0])
             below = below[0].children
         ends = chain[-1].ends
-        yield (first, *rank_pieces(node.ranks, look), *(_note_pieces(notes(ends)) if ends and not below else ()))
-        # Where ranks stand, the frame to open first stands out; above a parting nothing does.
-        own = innermost_own(tuple(one.frame for one in chain)) if ends else None
+        yield (first, *rank_pieces(node.ranks, style), *(_note_pieces(notes(ends)) if ends and not below else ()))
+        # The innermost frame of the user's code is highlighted where ranks are, and not above a fork.
+        own = innermost_own(tuple(node.frame for node in chain)) if ends else None
         bar = rest + ("│ " if below else "  ")
         for one in chain:
-            yield (bar, *frame_pieces(one.frame, look, own, indent=len(bar)))
+            yield (bar, *frame_pieces(one.frame, style, own, indent=len(bar)))
         if ends and below:
-            yield (rest, "├─ ", *rank_pieces(ends, look), (" stand here", "dim"), *_note_pieces(notes(ends)))
+            yield (rest, "├─ ", *rank_pieces(ends, style), (" are here", "dim"), *_note_pieces(notes(ends)))
         for child in reversed(below):
             final = child is below[-1]
             left.append((rest + ("└─ " if final else "├─ "), rest + ("   " if final else "│  "), child))
@@ -134,26 +138,28 @@ def _note_pieces(note: str) -> tuple[Piece, ...]:
     return (f"  {note}",) if note else ()
 
 
-def rank_pieces(ranks: RankSet, look: TerminalStyle) -> tuple[Piece, ...]:
-    """``[0-1,3] (3)``; of a set that would fill a screen, the beginning."""
-    return ((f"[{set_text(ranks, look)}]", "rank"), (f" ({len(ranks):,})", "dim"))
+def rank_pieces(ranks: RankSet, style: TerminalStyle) -> tuple[Piece, ...]:
+    """Return ``[0-1,3] (3)``, cut if the set is large."""
+    return ((f"[{set_text(ranks, style)}]", "rank"), (f" ({len(ranks):,})", "dim"))
 
 
-def set_text(ranks: RankSet, look: TerminalStyle) -> str:
-    """A rank set, whole where it is wanted whole or is short."""
+def set_text(ranks: RankSet, style: TerminalStyle) -> str:
+    """Return a rank set, cut if it is long, unless all is shown."""
     text = str(ranks)
-    if look.full or len(text) <= _SET_WIDTH:
+    if style.full or len(text) <= _SET_WIDTH:
         return text
     return text[: text.rfind(",", 0, _SET_WIDTH)] + ",…"
 
 
-def frame_pieces(frame: Frame, look: TerminalStyle, own: Frame | None = None, *, indent: int = 4) -> tuple[Piece, ...]:
-    """``load_batch   data.py:88``; the frame that a person would open first stands out."""
-    name, where = function_name(frame, look), place(frame, look)
+def frame_pieces(
+    frame: Frame, terminal: TerminalStyle, own: Frame | None = None, *, indent: int = 4
+) -> tuple[Piece, ...]:
+    """Return ``load_batch   data.py:88``. The innermost frame of the user's code is highlighted."""
+    name, where = function_name(frame, terminal), place(frame, terminal)
     gap = max(2, _COLUMN - indent - len(name))
-    if look.width:
-        # The end of a path is the part that is looked for: cut it from the left, and the gap first.
-        room = look.width - indent - len(name)
+    if terminal.width:
+        # The end of a path matters most: shorten the gap first, then cut the path from the left.
+        room = terminal.width - indent - len(name)
         gap = max(2, min(gap, room - len(where)))
         if 8 < room - gap < len(where):
             where = "…" + where[len(where) - (room - gap) + 1 :]
@@ -161,10 +167,10 @@ def frame_pieces(frame: Frame, look: TerminalStyle, own: Frame | None = None, *,
     return ((name, style), " " * gap, (where, "dim"))
 
 
-def function_name(frame: Frame, look: TerminalStyle) -> str:
-    """The function; of a C++ one, without its arguments and template parameters unless all is wanted."""
+def function_name(frame: Frame, style: TerminalStyle) -> str:
+    """Return the function; of C++ functions without arguments and template parameters, unless all is shown."""
     name = frame.function or "?"
-    if look.full or not frame.native or not name.endswith((")", ">", "const")):
+    if style.full or not frame.native or not name.endswith((")", ">", "const")):
         return name
     short = _without(_without(name, "(", ")"), "<", ">").removesuffix(" const").strip()
     return short.rsplit(" ", 1)[-1] or name
@@ -183,26 +189,26 @@ def _without(text: str, opening: str, closing: str) -> str:
     return "".join(kept)
 
 
-def place(frame: Frame, look: TerminalStyle) -> str:
-    """``data.py:88``, or the library of a native frame."""
-    if frame.native and not look.full:
+def place(frame: Frame, style: TerminalStyle) -> str:
+    """Return ``data.py:88``, or the library of a native frame."""
+    if frame.native and not style.full:
         file = frame.file.rsplit("/", 1)[-1]
     else:
-        file = short_path(frame.file, look)
+        file = short_path(frame.file, style)
     return f"{file}:{frame.line}" if frame.line else file
 
 
 def _flat(
-    snapshot: Snapshot, look: TerminalStyle, ranks: RankSet | None, threads: bool, native: bool
+    snapshot: Snapshot, style: TerminalStyle, ranks: RankSet | None, threads: bool, native: bool
 ) -> Iterator[Line]:
-    """One block a class, innermost frame first, as py-spy prints it."""
+    """Yield one block per class, innermost frame first, as py-spy prints it."""
     if threads:
-        for tree in fold_threads(snapshot, ranks=ranks, native=native, full=look.full):
+        for tree in fold_threads(snapshot, ranks=ranks, native=native, full=style.full):
             several = tree.count != len(tree.root.ranks)
             notes = _no_notes if several else _notes(snapshot, tree.name)
             for frames, found in _paths(tree.root):
-                yield (*rank_pieces(found, look), " ", (tree.name, "head"), *_note_pieces(notes(found)))
-                yield from _block(frames, look)
+                yield (*rank_pieces(found, style), " ", (tree.name, "head"), *_note_pieces(notes(found)))
+                yield from _block(frames, style)
         return
     examples = {rank.rank: rank.process for rank in snapshot.ranks}
     notes = _notes(snapshot)
@@ -210,11 +216,11 @@ def _flat(
         if row == 0:
             continue
         yield (
-            *rank_pieces(found, look),
+            *rank_pieces(found, style),
             *_seen(examples[found.first], len(found)),
             *_note_pieces(notes(found)),
         )
-        yield from _block(frames_of(snapshot, row, full=look.full), look)
+        yield from _block(frames_of(snapshot, row, full=style.full), style)
 
 
 def _paths(root: StackNode) -> Iterator[tuple[tuple[Frame, ...], RankSet]]:
@@ -225,15 +231,15 @@ def _paths(root: StackNode) -> Iterator[tuple[tuple[Frame, ...], RankSet]]:
             yield tuple(path), node.ends
 
 
-def _block(frames: tuple[Frame, ...], look: TerminalStyle) -> Iterator[Line]:
+def _block(frames: tuple[Frame, ...], style: TerminalStyle) -> Iterator[Line]:
     own = innermost_own(frames)
     for frame in reversed(frames):
-        yield ("    ", *frame_pieces(frame, look, own))
+        yield ("    ", *frame_pieces(frame, style, own))
     yield ()
 
 
 def _seen(process: Process, members: int) -> tuple[Piece, ...]:
-    """Of one rank: its pid and state. Of many, nothing that only one of them has."""
+    """Return the pid and state of a single rank; nothing for several."""
     if members > 1 or not process.pid:
         return ()
     state = process.samples[-1].state if process.samples else process.state
@@ -243,9 +249,9 @@ def _seen(process: Process, members: int) -> tuple[Piece, ...]:
 
 
 def stackless_lines(
-    snapshot: Snapshot, look: TerminalStyle, ranks: RankSet | None = None, native: bool = False
+    snapshot: Snapshot, style: TerminalStyle, ranks: RankSet | None = None, native: bool = False
 ) -> Iterator[Line]:
-    """Ranks that are there and whose stack could not be read, with the reason, folded by reason."""
+    """Yield the live ranks whose stack could not be read, folded by reason."""
     found: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
         if (ranks is not None and rank.rank not in ranks) or only_recorded(rank):
@@ -256,7 +262,7 @@ def stackless_lines(
             continue
         found.setdefault(_why_not(process, last.threads if last else ()), []).append(rank.rank)
     for (what, remedy), members in found.items():
-        yield (*rank_pieces(RankSet(members), look), " ", (what, "warn"))
+        yield (*rank_pieces(RankSet(members), style), " ", (what, "warn"))
         if remedy:
             yield ("    ", remedy)
 
@@ -264,7 +270,7 @@ def stackless_lines(
 def _why_not(process: Process, threads: tuple[Thread, ...]) -> tuple[str, str]:
     state = process.samples[-1].state if process.samples else process.state
     if state == "Z":
-        return "no stack: it has exited (a zombie that its parent has not collected)", ""
+        return "no stack: it has exited (a zombie that its parent has not reaped)", ""
     if state == "X":
         return "no stack: it has ended", ""
     if process.problems:
@@ -275,8 +281,8 @@ def _why_not(process: Process, threads: tuple[Thread, ...]) -> tuple[str, str]:
     return "no Python stack", ""
 
 
-def missing_lines(snapshot: Snapshot, look: TerminalStyle, ranks: RankSet | None = None) -> Iterator[Line]:
-    """Ranks that should exist and were not seen, one line a reason."""
+def missing_lines(snapshot: Snapshot, style: TerminalStyle, ranks: RankSet | None = None) -> Iterator[Line]:
+    """Yield the ranks that should exist and were not seen, one line per reason."""
     for missing in snapshot.missing:
         gone = RankSet.parse(missing.ranks)
         if ranks is not None:
@@ -285,17 +291,15 @@ def missing_lines(snapshot: Snapshot, look: TerminalStyle, ranks: RankSet | None
             why = _REASONS.get(missing.reason, missing.reason)
             if missing.reason == "absent" and snapshot.remote_ranks:
                 why = (
-                    "never seen on these hosts"
-                    if len(snapshot.hosts) > 1
-                    else f"never seen on {snapshot.hosts[0].name}"
+                    "not found on these hosts" if len(snapshot.hosts) > 1 else f"not found on {snapshot.hosts[0].name}"
                 )
             more = _MAYBE.get(missing.reason, missing.detail)
             detail = f": {more}" if more else ""
-            yield (*rank_pieces(gone, look), " ", (f"missing, {why}{detail}", "bad"))
+            yield (*rank_pieces(gone, style), " ", (f"missing, {why}{detail}", "bad"))
 
 
-def problem_lines(problems: Iterable[Problem], look: TerminalStyle | None = None) -> Iterator[Line]:
-    """What could not be seen, each thing once, with its remedy; of a screenful the beginning."""
+def problem_lines(problems: Iterable[Problem], style: TerminalStyle | None = None) -> Iterator[Line]:
+    """Yield the problems, each once, with its remedy; of very many the first ones."""
     lines: list[tuple[bool, Line]] = []
     remedies = set()
     for problem in dict.fromkeys(problems):
@@ -303,7 +307,7 @@ def problem_lines(problems: Iterable[Problem], look: TerminalStyle | None = None
         if problem.remedy and problem.remedy not in remedies:
             remedies.add(problem.remedy)
             lines.append((False, ("    ", problem.remedy)))
-    whole = (look is not None and look.full) or len(lines) <= _PROBLEM_LINES
+    whole = (style is not None and style.full) or len(lines) <= _PROBLEM_LINES
     shown = lines if whole else lines[: _PROBLEM_LINES - 1]
     yield from (line for _, line in shown)
     left = sum(1 for first, _ in lines[len(shown) :] if first)

@@ -1,182 +1,176 @@
-"""How ranks at a prompt look: who stopped where and why, and the table of where everyone is."""
+"""Ranks in the debugger as text: who stopped where and why, and the table of where all ranks are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from breakranks.rank_messages import CodePlace, RankState, ShardedModule, StateEvent, WhereEvent
 from breakranks.rankset import RankSet, ranks_text, short_text
 from breakranks.show.terminal_text import Line, TerminalStyle, short_path
 
 _MAX_NOTES = 4
-# Whoever sees the stop knows these already.
+_MAX_PIDS = 4
+_MAIN_THREAD = "MainThread"
+# Reasons that the user who sees the stop knows already.
 _PLAIN_REASONS = ("", "breakpoint", "step", "interrupt", "attach", "hold")
+_NOWHERE = CodePlace()
 
 
-def stopped_lines(states: Iterable[Mapping[str, Any]], look: TerminalStyle) -> list[Line]:
-    """Ranks that have stopped, those of one place and reason in one paragraph."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+class _Standing(NamedTuple):
+    """What a rank is doing, in which style that is shown, and where."""
+
+    text: str
+    style: str
+    place: str
+
+
+def stopped_lines(states: Iterable[RankState], look: TerminalStyle) -> list[Line]:
+    """Ranks that have stopped, one paragraph for those of one place and reason."""
+    groups: dict[tuple[object, ...], list[RankState]] = {}
     for state in states:
-        where = _where(state)
-        held_for = _held_for(state)
-        key = (state.get("role"), state.get("reason"), where.get("file"), where.get("line"), held_for)
+        where = state.where or _NOWHERE
+        key = (state.role, state.reason, where.file, where.line, _held_for(state))
         groups.setdefault(key, []).append(state)
-    ordered = sorted(groups.values(), key=lambda group: (group[0].get("role") == "held", _ranks(group).first))
+    ordered = sorted(groups.values(), key=lambda group: (group[0].is_held, _ranks(group).first))
     return [line for group in ordered for line in _stopped(group, look)]
 
 
-def _held_for(state: Mapping[str, Any]) -> str:
-    """The ranks that a rank is held for; nothing where that is itself."""
-    stoppers = str(state.get("stoppers", "")) if state.get("role") == "held" else ""
-    return "" if stoppers == str(state.get("rank")) else stoppers
+def _held_for(state: RankState) -> str:
+    """The ranks that a rank is held for; "" where that is itself."""
+    stoppers = state.stoppers or "" if state.is_held else ""
+    return "" if stoppers == str(state.rank) else stoppers
 
 
-def _stopped(group: list[Mapping[str, Any]], look: TerminalStyle) -> Iterator[Line]:
+def _stopped(group: Sequence[RankState], look: TerminalStyle) -> Iterator[Line]:
     state = group[0]
     ranks = _ranks(group)
-    where = _where(state)
-    verb = "is" if len(ranks) == 1 else "are"
-    reason = str(state.get("reason", ""))
-    place = f"{_file(where, look)} in {where.get('function', '?')}"
-    if state.get("helper"):
-        pids = ", ".join(str(one.get("pid")) for one in group[:4])
-        who = f"{ranks_text(ranks)} (helper, pid {pids})"
-    else:
-        who = ranks_text(ranks)
-    if state.get("role") == "held":
+    place = _place(state.where, look)
+    who = ranks_text(ranks)
+    if state.helper:
+        pids = ", ".join(str(member.pid) for member in group[:_MAX_PIDS])
+        who = f"{who} (helper, pid {pids})"
+    if state.is_held:
         awaited = _held_for(state)
-        text = f"{verb} held, {place}" + (f", for rank {awaited}" if awaited and awaited != str(ranks) else "")
-        yield [(who, "rank"), f" {text}"]
+        verb = "is" if len(ranks) == 1 else "are"
+        yield [
+            (who, "rank"),
+            f" {verb} held, {place}" + (f", for rank {awaited}" if awaited and awaited != str(ranks) else ""),
+        ]
         return
-    said = reason if reason.startswith("crashed") else "stopped"
-    style = "bad" if reason.startswith("crashed") else "own"
-    why = f" ({reason})" if said == "stopped" and reason not in _PLAIN_REASONS else ""
-    yield [(who, "rank"), " ", (said, style), f", {place}{why}"]
-    if where.get("source"):
-        yield ["  -> ", str(where["source"])]
-    # What pdb said besides the place: --Return--, or the commands of a breakpoint.
-    for line in str(state.get("text", "")).splitlines():
+    reason = state.reason or ""
+    what = (reason, "bad") if state.crashed else ("stopped", "own")
+    why = "" if state.crashed or reason in _PLAIN_REASONS else f" ({reason})"
+    yield [(who, "rank"), " ", what, f", {place}{why}"]
+    if state.where is not None and state.where.source:
+        yield ["  -> ", state.where.source]
+    # What pdb has printed besides the place: --Return--, or the output of a breakpoint's commands.
+    printed = state.text or "" if isinstance(state, StateEvent) else ""
+    for line in printed.splitlines():
         if not line.startswith(("> ", "-> ")):
             yield [("  " + line, "dim")]
-    thread = str(state.get("thread", ""))
-    if thread and thread != "MainThread":
-        yield [f"  in thread {thread}"]
-    yield from _inside(state)
-    notes = state.get("notes")
-    for note in notes[:_MAX_NOTES] if isinstance(notes, list) else []:
+    if state.thread and state.thread != _MAIN_THREAD:
+        yield [f"  in thread {state.thread}"]
+    if state.inside is not None:
+        yield from _inside(state.inside)
+    for note in (state.notes or ())[:_MAX_NOTES]:
         yield [(f"  {note}", "warn")]
 
 
-def _inside(state: Mapping[str, Any]) -> Iterator[Line]:
-    """Within the forward of a sharded module: what is safe to look at there."""
-    inside = state.get("inside")
-    if not isinstance(inside, dict):
-        return
-    module = str(inside.get("module", "")) or "the root module"
-    yield [
-        (f"  inside the {inside.get('pass')} of {inside.get('kind')} module {module} ({inside.get('class')})", "warn")
-    ]
-    safe = inside.get("safe")
-    for sentence in safe if isinstance(safe, list) else []:
-        yield [("    " + str(sentence), "dim")]
+def _inside(inside: ShardedModule) -> Iterator[Line]:
+    """Within the forward or backward of a sharded module: what can safely be evaluated there."""
+    module = inside.get("module") or "the root module"
+    text = f"inside the {inside.get('pass')} of {inside.get('kind')} module {module} ({inside.get('class')})"
+    yield [(f"  {text}", "warn")]
+    for sentence in inside.get("safe", ()):
+        yield [(f"    {sentence}", "dim")]
 
 
-def inspected_lines(replies: Mapping[int, Mapping[str, Any]], look: TerminalStyle) -> list[Line]:
-    """Ranks that are not stopped and can be looked at: whether they are blocked, and in what."""
+def inspected_lines(states: Iterable[WhereEvent], look: TerminalStyle) -> list[Line]:
+    """Ranks that are not stopped and can be inspected: whether they are blocked, and in what."""
     groups: dict[tuple[bool, str], list[int]] = {}
-    for rank, reply in replies.items():
-        frames = reply.get("frames")
-        row = {"state": {**reply, "state": "running"}, "frames": frames if isinstance(frames, list) else ()}
-        groups.setdefault((bool(reply.get("blocked")), _standing(row, look)[1]), []).append(rank)
-    found: list[Line] = []
-    for (blocked, place), members in groups.items():
-        ranks = RankSet(members)
-        verb = "is" if len(ranks) == 1 else "are"
-        why = "blocked" if blocked else "running"
-        found.append([(ranks_text(ranks), "rank"), " ", (f"{verb} inspected", "warn"), f", {why}: {place}"])
-    return found
+    for state in states:
+        place = _running_place(state, look)
+        at = place if state.collective is not None or not place else f"at {place}"
+        groups.setdefault((bool(state.blocked), at), []).append(state.rank)
+    return [
+        [
+            (ranks_text(RankSet(ranks)), "rank"),
+            ": ",
+            ("blocked" if blocked else "running", "warn"),
+            f" {at}" if at else "",
+            (" (inspect only)", "dim"),
+        ]
+        for (blocked, at), ranks in groups.items()
+    ]
 
 
-def place(where: Mapping[str, Any], look: TerminalStyle) -> Line:
-    """Where somebody came by."""
-    return [(f"{_file(where, look)} in {where.get('function', '?')}", "dim")]
+def place(where: CodePlace, look: TerminalStyle) -> Line:
+    """The line of a hit."""
+    return [(_place(where, look), "dim")]
 
 
-def where_lines(places: Iterable[tuple[int, Mapping[str, Any], str]], look: TerminalStyle) -> list[Line]:
-    """In which frames something was evaluated: a line a place, with its ranks."""
+def where_lines(places: Iterable[tuple[int, CodePlace, str]], look: TerminalStyle) -> list[Line]:
+    """In which frames and threads something was evaluated: one line per place, with its ranks."""
     groups: dict[str, list[int]] = {}
     for rank, where, thread in places:
-        name = thread.rpartition(" (")[0] or thread
-        more = f", thread {name}" if name and name != "MainThread" else ""
-        groups.setdefault(f"in {where.get('function', '?')}, {_file(where, look)}{more}", []).append(rank)
+        more = f", thread {thread}" if thread and thread != _MAIN_THREAD else ""
+        groups.setdefault(f"in {where.function}, {_file(where, look)}{more}", []).append(rank)
     alone = len(groups) == 1
     return [[(text if alone else f"{ranks_text(RankSet(ranks))} {text}", "dim")] for text, ranks in groups.items()]
 
 
-def standing_lines(rows: Iterable[Mapping[str, Any]], absent: RankSet, look: TerminalStyle) -> list[Line]:
-    """A row a class: the ranks, their state, and where they are. ``rows`` have ``rank``, ``state`` and ``frames``."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for row in rows:
-        groups.setdefault(_standing(row, look), []).append(int(row["rank"]))
-    texts = [(short_text(RankSet(ranks)), what, place) for (what, place), ranks in groups.items()]
+def standing_lines(states: Iterable[RankState], absent: RankSet, look: TerminalStyle) -> list[Line]:
+    """One row per class: the ranks, what they are doing, and where."""
+    groups: dict[_Standing, list[int]] = {}
+    for state in states:
+        groups.setdefault(_standing(state, look), []).append(state.rank)
+    rows = [(short_text(RankSet(ranks)), standing) for standing, ranks in groups.items()]
     if absent:
-        texts.append((short_text(absent), "not here", "on another host, or at no breakpoint yet"))
-    wide = [max((len(text[column]) for text in texts), default=0) for column in (0, 1)]
+        rows.append((short_text(absent), _Standing("not here", "dim", "on another host, or at no breakpoint yet")))
+    ranks_width = max((len(ranks) for ranks, _ in rows), default=0)
+    text_width = max((len(standing.text) for _, standing in rows), default=0)
     return [
         [
-            (f"{ranks:<{wide[0]}}", "rank"),
+            (f"{ranks:<{ranks_width}}", "rank"),
             "  ",
-            (f"{what:<{wide[1]}}", _STYLES.get(what.partition(" ")[0], "")),
-            f"  {place}",
+            (f"{standing.text:<{text_width}}", standing.style),
+            f"  {standing.place}",
         ]
-        for ranks, what, place in texts
+        for ranks, standing in rows
     ]
 
 
-_STYLES = {
-    "prompt": "own",
-    "held": "warn",
-    "crashed": "bad",
-    "running": "good",
-    "blocked": "warn",
-    "evaluating": "warn",
-    "not": "dim",
-}
+def _standing(state: RankState, look: TerminalStyle) -> _Standing:
+    if not state.is_stopped:
+        place = _running_place(state, look)
+        if isinstance(state, WhereEvent) and state.blocked:
+            return _Standing("blocked", "warn", place)
+        return _Standing("running to a breakpoint" if state.tracing else "running", "good", place)
+    place = _place(state.where, look)
+    if state.state == "busy":
+        return _Standing("evaluating", "warn", place)
+    if state.crashed:
+        return _Standing("crashed", "bad", f"{place}: {state.exception or 'crashed'}")
+    return _Standing("held", "warn", place) if state.is_held else _Standing("prompt", "own", place)
 
 
-def _style(what: str) -> str:
-    return _STYLES.get(what.partition(" ")[0], "")
+def _running_place(state: RankState, look: TerminalStyle) -> str:
+    if not isinstance(state, WhereEvent):
+        return ""
+    if state.collective is not None:
+        return f"in {state.collective.op}, {_place(state.collective, look)}"
+    return _place(state.frames[0], look) if state.frames else ""
 
 
-def _standing(row: Mapping[str, Any], look: TerminalStyle) -> tuple[str, str]:
-    state = row["state"]
-    if state.get("state") == "running":
-        frames: Any = row.get("frames") or ({},)
-        collective = state.get("collective")
-        place = f"{_file(frames[0], look)} in {frames[0].get('function', '?')}" if frames[0] else ""
-        if isinstance(collective, dict):
-            place = f"in {collective.get('op')}, {_file(collective, look)} in {collective.get('function', '?')}"
-        if state.get("blocked"):
-            return "blocked", place
-        return "running to a breakpoint" if state.get("tracing") else "running", place
-    where = _where(state)
-    place = f"{_file(where, look)} in {where.get('function', '?')}"
-    if state.get("state") == "busy":
-        return "evaluating", place
-    reason = str(state.get("reason", ""))
-    if reason.startswith("crashed"):
-        return "crashed", f"{place}: {reason.removeprefix('crashed: ')}"
-    return str(state.get("role", "stopped")), place
+def _ranks(group: Iterable[RankState]) -> RankSet:
+    return RankSet(state.rank for state in group)
 
 
-def _ranks(group: Iterable[Mapping[str, Any]]) -> RankSet:
-    return RankSet(int(state["rank"]) for state in group)
+def _place(where: CodePlace | None, look: TerminalStyle) -> str:
+    where = where or _NOWHERE
+    return f"{_file(where, look)} in {where.function}"
 
 
-def _where(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    where = state.get("where")
-    return where if isinstance(where, dict) else {}
-
-
-def _file(where: Mapping[str, Any], look: TerminalStyle) -> str:
-    return f"{short_path(str(where.get('file', '?')), look)}:{where.get('line', '?')}"
+def _file(where: CodePlace, look: TerminalStyle) -> str:
+    return f"{short_path(where.file, look)}:{where.line if where.line is not None else '?'}"

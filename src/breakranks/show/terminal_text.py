@@ -1,25 +1,26 @@
-"""How text reaches a terminal: colours, width, and nobody else's control characters.
+"""How text reaches a terminal: colours, width, and no control characters from outside.
 
-What is shown is a list of lines, and a line is pieces of text that may each have a style. Only
-:func:`render` turns them into characters, so every name that a process chose for itself is cleaned on
-the way. No library: this is on the path that must start in a moment.
+Output is a list of lines. A line is a list of texts that may each have a style. Only :func:`render` turns them into
+characters, so every name that a process has chosen is cleaned on the way. This module uses no library for terminals,
+because it is imported by commands that must start quickly.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
-from msgspec import Struct
-
-from breakranks.snapshot.command_line import command_line, joined
+from breakranks.snapshot.process_command import command_line, joined
 
 Piece = str | tuple[str, str]  # text, or (text, style)
 Line = Sequence[Piece]
 
+WHOLE = "command"  # the style of a piece that is never cut: a reader copies it
 _CODES = {
     "bold": "1",
+    WHOLE: "1",
     "dim": "2",
     "rank": "36",
     "good": "32",
@@ -31,8 +32,9 @@ _CODES = {
 }
 
 
-class TerminalStyle(Struct, frozen=True, kw_only=True):
-    """Everything about the place of output that changes what is shown. ``width`` 0: as wide as it gets."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalStyle:
+    """Everything about the output that changes what is shown. ``width`` 0: unlimited."""
 
     width: int = 0
     color: bool = False
@@ -44,11 +46,11 @@ class TerminalStyle(Struct, frozen=True, kw_only=True):
 
 
 def look_of(stream: TextIO, color: str = "auto", *, full: bool = False, now: float = 0.0) -> TerminalStyle:
-    """The look of a real stream: its terminal's width, its encoding, the user's wish for colour."""
+    """Return the style of a stream: the width of its terminal, its encoding, the colour that the user wants."""
     tty = stream.isatty()
     try:
         folder = os.getcwd()
-    except OSError:  # the folder was removed under us
+    except OSError:  # the current folder was removed
         folder = ""
     encoding = (getattr(stream, "encoding", None) or "").lower().replace("-", "")
     return TerminalStyle(
@@ -63,7 +65,8 @@ def look_of(stream: TextIO, color: str = "auto", *, full: bool = False, now: flo
 
 
 def wants_color(asked: str, tty: bool, environ: Mapping[str, str]) -> bool:
-    """``--color`` wins, then NO_COLOR, then FORCE_COLOR, then whether a person watches."""
+    """Whether to use colours. ``--color`` takes precedence, then NO_COLOR, then FORCE_COLOR, then whether it is a
+    terminal."""
     if asked != "auto":
         return asked == "always"
     if environ.get("NO_COLOR"):
@@ -83,32 +86,32 @@ def terminal_width(stream: TextIO) -> int:
         return 80
 
 
-def render(lines: Iterable[Line], look: TerminalStyle) -> str:
-    """Lines to text: cleaned, cut at the width, coloured if wanted. Ends with a newline."""
-    return "".join(_render_line(line, look) + "\n" for line in lines)
+def render(lines: Iterable[Line], style: TerminalStyle) -> str:
+    """Return lines as text: cleaned, with colours if wanted, and cut at the width, except for commands."""
+    return "".join(_render_line(line, style) + "\n" for line in lines)
 
 
-def _render_line(line: Line, look: TerminalStyle) -> str:
-    left = look.width if look.width > 0 else 1 << 30
+def _render_line(line: Line, terminal: TerminalStyle) -> str:
+    left = terminal.width if terminal.width > 0 else 1 << 30
     parts: list[str] = []
     for piece in line:
         text, style = (piece, "") if isinstance(piece, str) else piece
         text = clean(text)
-        if not look.unicode:
+        if not terminal.unicode:
             text = ascii_only(text)
-        if len(text) > left:
-            text = text[: max(0, left - 1)] + ("…" if look.unicode else "~") if left > 0 else ""
+        if len(text) > left and style != WHOLE:
+            text = text[: max(0, left - 1)] + ("…" if terminal.unicode else "~") if left > 0 else ""
             left = 0
         else:
-            left -= len(text)
+            left = max(0, left - len(text))
         if text:
-            code = _CODES.get(style) if look.color else None
+            code = _CODES.get(style) if terminal.color else None
             parts.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)
     return "".join(parts).rstrip()
 
 
 def clean(text: str) -> str:
-    """Text that cannot move a cursor: control characters and broken Unicode become ``?``."""
+    """Return the text with ``?`` for control characters and broken Unicode: it cannot move the cursor."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "?" for c in text)
@@ -122,15 +125,15 @@ def ascii_only(text: str) -> str:
 
 
 def text_of(line: Line) -> str:
-    """A line without its styles."""
+    """Return a line without its styles."""
     return "".join(piece if isinstance(piece, str) else piece[0] for piece in line)
 
 
 def columns(
     rows: Sequence[Sequence[Piece]], *, right: Sequence[int] = (), indent: str = "  ", width: int = 0
 ) -> list[Line]:
-    """Rows with their cells below one another; ``right`` are the columns of numbers. What is too wide
-    loses the beginning of its last cell: of a path, the end is looked for."""
+    """Return rows with aligned cells; ``right`` are the columns of numbers. A row that is too wide loses the beginning
+    of its last cell, because the end of a path matters most."""
     texts = [[clean(text_of((cell,))) for cell in row] for row in rows]
     widths = [max((len(row[at]) for row in texts if at < len(row)), default=0) for at in range(_most(texts))]
     room = width - len(indent) - sum(widths[:-1]) - 2 * len(widths[:-1]) if width else 0
@@ -148,7 +151,7 @@ def columns(
 
 
 def cut_left(piece: Piece, room: int) -> Piece:
-    """The end of a text that is longer than its room; all of it where the room is not known or tiny."""
+    """Return the end of a text that is longer than its room; all of it if the room is unknown or tiny."""
     text, style = (piece, "") if isinstance(piece, str) else piece
     if len(text) > room > 8:
         text = "…" + text[len(text) - room + 1 :]
@@ -160,7 +163,7 @@ def _most(rows: Sequence[Sequence[str]]) -> int:
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Break a sentence at spaces; a word that is too long (a path) stays whole."""
+    """Break a sentence at spaces. A longer word (a path) stays whole."""
     if width <= 0:
         return [indent + text]
     lines: list[str] = []
@@ -199,13 +202,13 @@ def state_style(state: str) -> str:
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
-def short_path(path: str, look: TerminalStyle) -> str:
-    """A path as a person would say it: within its package, below this folder, below home.
+def short_path(path: str, style: TerminalStyle) -> str:
+    """Return a path relative to its package, to the current folder, or to the home folder.
 
-    >>> short_path("/venv/lib/python3.11/site-packages/torch/nn/linear.py", Look())
+    >>> short_path("/venv/lib/python3.11/site-packages/torch/nn/linear.py", TerminalStyle())
     'torch/nn/linear.py'
     """
-    if look.full or not path.startswith("/"):
+    if style.full or not path.startswith("/"):
         return path
     for mark in _PACKAGES:
         at = path.rfind(mark)
@@ -216,14 +219,15 @@ def short_path(path: str, look: TerminalStyle) -> str:
         folder, slash, rest = path[at + len("/lib/python3.") :].partition("/")
         if slash and folder.rstrip("t").isdecimal():
             return rest
-    for root, sign in ((look.folder, ""), (look.home, "~/")):
+    for root, sign in ((style.folder, ""), (style.home, "~/")):
         if len(root) > 1 and path.startswith(root.rstrip("/") + "/"):
             return sign + path[len(root.rstrip("/")) + 1 :]
     return path
 
 
-def command_text(command: Sequence[str], look: TerminalStyle, *, limit: int = 100) -> str:
-    """A command line on one line: the script and its arguments; all of it, as it was typed, where all is shown."""
-    if look.full:
+def command_text(command: Sequence[str], style: TerminalStyle, *, limit: int = 100) -> str:
+    """Return a command line on one line: the script and its arguments, or everything as it was typed if all is
+    shown."""
+    if style.full:
         return joined(command)
-    return command_line([*command[:1], *(short_path(word, look) for word in command[1:])], limit)
+    return command_line([*command[:1], *(short_path(word, style) for word in command[1:])], limit)

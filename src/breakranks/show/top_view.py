@@ -1,7 +1,6 @@
-"""The live view of ``breakranks top``: one line a class, drawn again after each look.
+"""The live view of ``breakranks top``: one line per class, drawn again after each sample.
 
-What a frame says is computed by :func:`frame_lines`; only :func:`watch` touches the terminal, and it
-leaves it as it found it however it ends.
+:func:`frame_lines` computes a frame. Only :func:`watch` touches the terminal, and it restores it in every case.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from breakranks.explain.diagnosis import Diagnosis
 from breakranks.rankset import RankSet
-from breakranks.show.lost_hosts import lost_lines
+from breakranks.show.lost_host_lines import lost_lines
 from breakranks.show.quantities import duration
 from breakranks.show.stack_tree import header, missing_lines, set_text, stackless_lines
 from breakranks.show.terminal_text import (
@@ -58,13 +57,13 @@ _LEAVE = ("q", "Q", "\x04")
 
 
 def frame_lines(
-    snapshot: Snapshot, diagnosis: Diagnosis, look: TerminalStyle, *, height: int = 0, footer: str = ""
+    snapshot: Snapshot, diagnosis: Diagnosis, style: TerminalStyle, *, height: int = 0, footer: str = ""
 ) -> list[Line]:
-    """One frame: the job, the verdict in a sentence, the classes. Never taller than ``height``."""
-    head: list[Line] = [header(snapshot, look), *_headline(diagnosis, look), ()]
-    rows = _class_rows(snapshot, diagnosis, look)
-    told = (stackless_lines(snapshot, look), missing_lines(snapshot, look), lost_lines(snapshot.hosts))
-    unseen: list[Line] = [("  ", *line) for lines in told for line in lines]
+    """Return one frame: the job, the verdict in a sentence, the classes. It is never taller than ``height``."""
+    head: list[Line] = [header(snapshot, style), *_headline(diagnosis, style), ()]
+    rows = _class_rows(snapshot, diagnosis, style)
+    sections = (stackless_lines(snapshot, style), missing_lines(snapshot, style), lost_lines(snapshot.hosts))
+    unseen: list[Line] = [("  ", *line) for lines in sections for line in lines]
     foot: list[Line] = [(), ((footer, "dim"),)] if footer else []
     body = [*rows, *unseen]
     room = height - len(head) - len(foot)
@@ -75,40 +74,40 @@ def frame_lines(
     return lines[:height] if height else lines
 
 
-def _headline(diagnosis: Diagnosis, look: TerminalStyle) -> list[Line]:
+def _headline(diagnosis: Diagnosis, style: TerminalStyle) -> list[Line]:
     verdict = diagnosis.verdict
     if verdict is not None:
         text = f"{summary(verdict)} ({verdict.confidence})"
-        return [((line, "verdict"),) for line in wrap(text, look.width)[:2]]
-    if any(one.moving for one in diagnosis.classes):
-        return [(("nothing wrong that can be seen", "good"),)]
-    pending = summary(diagnosis.pending) if diagnosis.pending is not None else "no verdict yet"
+        return [((line, "verdict"),) for line in wrap(text, style.width)[:2]]
+    if any(rank_class.moving for rank_class in diagnosis.classes):
+        return [(("no problem found", "good"),)]
+    pending = f"not certain yet: {summary(diagnosis.pending)}" if diagnosis.pending is not None else "no verdict yet"
     return [((pending, "dim"),)]
 
 
-def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, look: TerminalStyle) -> list[Line]:
+def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, style: TerminalStyle) -> list[Line]:
     cpu = {rank.rank: rank.process.cpu_percent for rank in snapshot.ranks}
     rows: list[list[Piece]] = [[(name, "dim") for name in ("ranks", "", "cpu", "motion", "state", "doing", "where")]]
-    for one in diagnosis.classes:
-        ranks = RankSet.parse(one.ranks)
+    for rank_class in diagnosis.classes:
+        ranks = RankSet.parse(rank_class.ranks)
         shares = [cpu[rank] for rank in ranks if rank in cpu]
-        state = one.state
+        state = rank_class.state
         rows.append(
             [
-                (set_text(ranks, look), "rank"),
+                (set_text(ranks, style), "rank"),
                 (f"({len(ranks):,})", "dim"),
                 f"{max(0.0, sum(shares) / len(shares)):.0f}%" if shares else "-",
-                motion(one),
+                motion(rank_class),
                 (state_word(state) if len(state) == 1 else state, state_style(state)),
-                label(one),
-                where_text(one, look),
+                label(rank_class),
+                where_text(rank_class, style),
             ]
         )
-    return columns(rows, right=(2,), width=look.width)
+    return columns(rows, right=(2,), width=style.width)
 
 
 def ended(snapshot: Snapshot) -> bool:
-    """Whether no rank is left to look at."""
+    """Whether no live rank is left."""
     return all(rank.process.state in ("Z", "X", "") for rank in snapshot.ranks)
 
 
@@ -122,7 +121,7 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Draw frames until the job ends or the user leaves; returns the exit status of the last one."""
+    """Draw frames until the job ends or the user quits. Return the exit status of the last one."""
     if once or not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return _print_frames(take, stream, look, interval, once, clock, sleep)
     return _draw_frames(take, stream, look, interval, clock)
@@ -163,14 +162,14 @@ def _draw_frames(
 
     console = Console(file=stream, highlight=False)
     with _Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-        live.update(Text("looking …", style="dim"), refresh=True)
+        live.update(Text("sampling …", style="dim"), refresh=True)
         while True:
             began = clock()
             snapshot, diagnosis = take()
             if ended(snapshot):
                 break
             took = clock() - began
-            footer = f"q leaves · every {interval:g} s · this look took {duration(took)}"
+            footer = f"q quits · every {interval:g} s · this sample took {duration(took)}"
             size = None
             while clock() < began + max(interval, took + 0.2):
                 if console.size != size:
@@ -190,7 +189,7 @@ def _draw_frames(
     return _status(diagnosis)
 
 
-def _to_rich(lines: list[Line], look: TerminalStyle) -> RichText:
+def _to_rich(lines: list[Line], terminal: TerminalStyle) -> RichText:
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -198,15 +197,14 @@ def _to_rich(lines: list[Line], look: TerminalStyle) -> RichText:
         text.append("\n" if index else "")
         for piece in line:
             plain, style = (piece, "") if isinstance(piece, str) else piece
-            text.append(clean(plain), _RICH.get(style) if look.color else None)
+            text.append(clean(plain), _RICH.get(style) if terminal.color else None)
     return text
 
 
 class _Keys:
-    """Single keys from the terminal, without waiting for Return; the terminal is put back at the end.
+    """Single keys from the terminal, without Return. The terminal is restored at the end.
 
-    Ctrl-Z is read as a key too: as a signal it would stop py-spy in the middle of a look, and with it the
-    process that it has paused.
+    Ctrl-Z is read as a key too: as a signal it would stop py-spy during a sample, and leave the process paused.
     """
 
     def __init__(self) -> None:
@@ -237,7 +235,7 @@ class _Keys:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._saved)
 
     def read(self, seconds: float) -> str:
-        """The next key, or nothing after a while."""
+        """Return the next key, or an empty text after some seconds."""
         if self._saved is None:
             time.sleep(seconds)
             return ""
@@ -245,11 +243,11 @@ class _Keys:
         if not ready:
             return ""
         data = os.read(sys.stdin.fileno(), 1)
-        # Nothing to read though it is ready: the terminal has gone away.
+        # It is ready and has nothing to read: the terminal is gone.
         return data.decode("latin-1") if data else "q"
 
     def suspend(self) -> None:
-        """What Ctrl-Z does everywhere: stop, until the shell's ``fg``."""
+        """Stop as Ctrl-Z does everywhere, until ``fg`` in the shell."""
         self._give_back()
         os.killpg(os.getpgrp(), signal.SIGTSTP)
         self._take()

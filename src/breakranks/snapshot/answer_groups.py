@@ -1,9 +1,8 @@
-"""What many ranks answer to one command, folded: the same answer once, differing ones by group.
+"""The answers of many ranks to one command, folded: equal answers once, different ones by group.
 
-Pure values, and the functions that compute them; how they look is ``show/answer_lines``. The described values
-come from other processes: whatever their shape is, nothing here raises. Groups keep their ranks as
-tuples and make a :class:`RankSet` when asked, because a set for each of 100,000 ranks that all say
-something else would be 600 MB.
+Pure values, and the functions that compute them; ``show/answer_lines`` words them. The described values come from other
+processes, and nothing here raises, whatever their shape is. Groups keep their ranks as tuples and make a
+:class:`RankSet` on demand: a set for each of 100,000 ranks with different answers would be 600 MB.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from operator import ne
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 
 from breakranks.rankset import RankSet
+from breakranks.snapshot.rank_answer import RankAnswer
 
-# A number as it is compared and written to JSON: what is not finite is its name, so that nan equals nan.
+# A number as it is compared and written to JSON. One that is not finite is its name, so that nan equals nan.
 Figure = int | float | str
 
 FIGURES = ("min", "max", "mean")
@@ -28,28 +28,17 @@ COUNTS = ("nan", "inf")
 _NOT_FINITE = {"nan": "nan", "inf": "inf", "+inf": "inf", "infinity": "inf", "-inf": "-inf", "-infinity": "-inf"}
 _DECIMAL = re.compile(r"-?[0-9]{1,3900}\Z")
 _MAX_NUMBER_BITS = 13_000  # Python refuses to write integers of more than 4,300 digits
-_MAX_MASKED_CHARACTERS = 200  # characters of a name that another process chose
+_MAX_NAME_CHARACTERS = 200  # of a name that another process chose
 _MAX_DIMENSIONS = 64
 
 # Only after "at": hex(flags) is a value, and ranks that differ in it differ.
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{4,}")
 _INDEX = re.compile(r"device='([a-z]+):\d+'")
 
-_DIFF_LINES = 3  # texts longer than this are compared by line
-_DIFF_PART = 4  # and one line in so many may differ
+_DIFF_LINES = 3  # texts with more line ends are compared by line,
+_DIFF_PART = 4  # and at most one line in this many may differ
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-class RankAnswer(Struct, frozen=True, kw_only=True):
-    """What one rank said: the text, what its value is, and how much was not sent. ``late``: nothing yet."""
-
-    rank: int
-    text: str
-    value: dict[str, Any] | None = None
-    error: bool = False
-    cut: int = 0
-    late: bool = False
 
 
 class Number(Struct, frozen=True, kw_only=True, gc=False):
@@ -60,8 +49,8 @@ class Number(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Tensor(Struct, frozen=True, kw_only=True, gc=False):
-    """A described tensor or array; what is not known is ``None`` or empty. ``device`` is without its index,
-    in which ranks always differ; ``value`` is there if it is one element."""
+    """A described tensor or array; unknown fields are ``None`` or empty. ``device`` is without its index, in which
+    ranks always differ. ``value`` is that of a single element."""
 
     type: str = ""
     shape: tuple[int, ...] | None = None
@@ -80,7 +69,7 @@ class Tensor(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ranked(Struct, frozen=True, kw_only=True, gc=False):
-    """Something that holds for some ranks, in ascending order."""
+    """Something about some ranks, in ascending order."""
 
     members: tuple[int, ...]
 
@@ -90,8 +79,8 @@ class Ranked(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AnswerGroup(Ranked, frozen=True, kw_only=True):
-    """Ranks with the same answer. ``text`` has ``0x…`` for addresses in which they differ, ``masked`` for all;
-    ``value`` is there if they share it."""
+    """Ranks with the same answer. ``text`` has ``0x…`` for addresses in which they differ, ``masked`` for all
+    addresses. ``value`` is set if they share it."""
 
     text: str
     masked: str
@@ -108,8 +97,8 @@ class AnswerShare(Ranked, frozen=True, kw_only=True):
 
 
 class NumberSummary(Struct, frozen=True, kw_only=True):
-    """Numbers that are not all the same. Least, most, mean and spread are of the finite ones; ``usual`` is what
-    more than half of the ranks have, and ``differs`` the rest, if there is such a number."""
+    """Numbers that are not all the same. ``low``, ``high``, ``mean`` and ``spread`` are of the finite ones.
+    ``usual`` is the number of more than half of the ranks, and ``differs`` the others, if there is such a number."""
 
     low: AnswerShare | None
     high: AnswerShare | None
@@ -128,8 +117,9 @@ class TensorRow(Ranked, frozen=True, kw_only=True):
 
 
 class TensorSummary(Struct, frozen=True, kw_only=True):
-    """Tensors across ranks. ``same``: digest, shape and dtype are. ``layouts`` has a row for each shape, dtype,
-    type and kind of device, ``rows`` one for each content; ``usual`` is the row of more than half of the ranks."""
+    """Tensors across ranks. ``same``: digest, shape and dtype are equal. ``layouts`` has a row for each shape,
+    dtype, type and kind of device, ``rows`` one for each content. ``usual`` is the row of more than half of the
+    ranks."""
 
     same: bool
     layouts: tuple[TensorRow, ...]
@@ -148,8 +138,8 @@ class AnswerSide(Ranked, frozen=True, kw_only=True):
 
 
 class AnswerDiff(Ranked, frozen=True, kw_only=True):
-    """Long texts that differ little: the lines of the most common one, and for some of them (by index) what each
-    side has, the most common first. ``groups`` are those that it stands for, by index."""
+    """Long texts that differ little: the lines of the most common one, and for some of them, by index, the line of each
+    side, the most common first. ``groups`` are the indexes of the groups with these texts."""
 
     groups: tuple[int, ...]
     lines: tuple[str, ...]
@@ -159,7 +149,7 @@ class AnswerDiff(Ranked, frozen=True, kw_only=True):
 
 
 class FoldedAnswers(Struct, frozen=True, kw_only=True):
-    """The answers of all ranks: groups with the largest first, and what they amount to."""
+    """The answers of all ranks: groups, the largest first, and their summaries."""
 
     groups: tuple[AnswerGroup, ...] = field(default=())
     numbers: NumberSummary | None = None
@@ -168,19 +158,19 @@ class FoldedAnswers(Struct, frozen=True, kw_only=True):
 
 
 def fold(answers: Iterable[RankAnswer]) -> FoldedAnswers:
-    """Fold the answers to one command. The order does not matter; of two answers of one rank the last counts.
+    """Fold the answers to one command, in any order. Of two answers of one rank the last counts.
 
-    >>> [str(group.ranks) for group in fold([Answer(rank=r, text=str(r % 3 == 0)) for r in range(4)]).groups]
+    >>> [str(group.ranks) for group in fold([RankAnswer(rank=r, text=str(r % 3 == 0)) for r in range(4)]).groups]
     ['0,3', '1-2']
     """
     listed = sorted({answer.rank: answer for answer in answers}.values(), key=lambda answer: answer.rank)
-    values = {one.rank: describe(one.value) for one in listed if not (one.error or one.late)}
+    values = {answer.rank: describe(answer.value) for answer in listed if not (answer.error or answer.late)}
     groups = _groups(listed, values)
     return FoldedAnswers(groups=groups, numbers=_numbers(values), tensors=_tensors(values), diff=_diff(groups))
 
 
 def describe(value: object) -> Number | Tensor | None:
-    """What another process says a value is, as far as it makes sense."""
+    """The value that another process describes, as far as the description is valid."""
     if not isinstance(value, dict):
         return None
     kind = value.get("kind")
@@ -208,7 +198,7 @@ def describe(value: object) -> Number | Tensor | None:
 
 
 def figure(value: object) -> Figure | None:
-    """A number in the form that compares, from a number, a name such as ``nan``, or the digits of a long integer."""
+    """A comparable number, from a number, a name such as ``nan``, or the digits of a long integer."""
     if isinstance(value, str):
         if _DECIMAL.match(value):
             return int(value)
@@ -223,7 +213,7 @@ def figure(value: object) -> Figure | None:
 
 
 def _name(value: object) -> str:
-    return value[:_MAX_MASKED_CHARACTERS] if isinstance(value, str) else ""
+    return value[:_MAX_NAME_CHARACTERS] if isinstance(value, str) else ""
 
 
 def _count(value: object) -> int | None:
@@ -238,7 +228,7 @@ def _shape(value: object) -> tuple[int, ...] | None:
 
 
 def _gather(pairs: Iterable[tuple[int, Key]]) -> list[tuple[Key, tuple[int, ...]]]:
-    """The ranks of each key; the key that most have first, then by rank."""
+    """The ranks of each key: the most common key first, then by rank."""
     found: dict[Key, list[int]] = {}
     for rank, key in pairs:
         found.setdefault(key, []).append(rank)
@@ -246,18 +236,18 @@ def _gather(pairs: Iterable[tuple[int, Key]]) -> list[tuple[Key, tuple[int, ...]
 
 
 def _groups(listed: Sequence[RankAnswer], values: dict[int, Number | Tensor | None]) -> tuple[AnswerGroup, ...]:
-    # Texts are masked once each, not once a rank: most often they are all the same.
+    # Texts are masked once each, not once per rank: most often they are all the same.
     masks: dict[tuple[str, bool], str] = {}
     keys: list[tuple[int, tuple[str, bool, int, bool]]] = []
     texts: dict[int, str] = {}
-    for one in listed:
-        text = one.text.rstrip("\n")
-        tensor = isinstance(values.get(one.rank), Tensor)
+    for answer in listed:
+        text = answer.text.rstrip("\n")
+        tensor = isinstance(values.get(answer.rank), Tensor)
         masked = masks.get((text, tensor))
         if masked is None:
             masked = masks[text, tensor] = _mask(text, tensor)
-        texts[one.rank] = text
-        keys.append((one.rank, (masked, one.error, one.cut, one.late)))
+        texts[answer.rank] = text
+        keys.append((answer.rank, (masked, answer.error, answer.cut, answer.late)))
     return tuple(
         AnswerGroup(
             members=ranks,
@@ -273,7 +263,7 @@ def _groups(listed: Sequence[RankAnswer], values: dict[int, Number | Tensor | No
 
 
 def _mask(text: str, tensor: bool) -> str:
-    """The text without what differs between processes for no reason."""
+    """The text without addresses and device indexes, which differ between processes."""
     if "0x" in text:
         text = _ADDRESS.sub("at 0x…", text)
     return _INDEX.sub(r"device='\1:…'", text) if tensor else text
@@ -333,7 +323,7 @@ def _tensors(values: dict[int, Number | Tensor | None]) -> TensorSummary | None:
     if not tensors or len(tensors) < len(values):
         return None
     layouts = _rows(tensors, {rank: _layout(one) for rank, one in tensors.items()})
-    # Without a digest, all that is known must be the same.
+    # Without a digest, all known fields must be the same.
     rows = _rows(tensors, {rank: (one.digest, *_layout(one)) if one.digest else one for rank, one in tensors.items()})
     usual = rows[0] if 2 * len(rows[0].members) > len(tensors) else None
     contents = {(row.tensor.digest, row.tensor.shape, row.tensor.dtype) for row in rows}
@@ -368,7 +358,7 @@ def _has(tensor: Tensor, count: int | None, names: tuple[str, ...]) -> bool:
 
 
 def _diff(groups: Sequence[AnswerGroup]) -> AnswerDiff | None:
-    """The first long text, and the others that are nearly the same line by line."""
+    """The first long text, and the others that are nearly equal line by line."""
     base_at = next((at for at, one in enumerate(groups) if not one.late and one.text.count("\n") >= _DIFF_LINES), None)
     if base_at is None:
         return None
@@ -398,7 +388,7 @@ def _diff(groups: Sequence[AnswerGroup]) -> AnswerDiff | None:
 
 
 def _both(group: AnswerGroup) -> tuple[list[str], list[str]]:
-    """The lines without addresses, which are compared, and those to show."""
+    """The lines without addresses, which are compared, and those that are shown."""
     lines = group.masked.split("\n")
     return lines, lines if group.text == group.masked else group.text.split("\n")
 

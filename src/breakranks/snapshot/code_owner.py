@@ -1,6 +1,6 @@
-"""Whose code a frame is: the user's own, a library's, or the interpreter's.
+"""To whom the code of a frame belongs: the user, a library, or the interpreter.
 
-Decided by the path alone, so that it works on another machine, another day.
+The path alone decides, so it also works on another machine.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/"
     r"|(^|/)lib(64)?/python\d+\.\d+/"
     r"|/python\d+\.\d+/(lib-dynload|asyncio|concurrent|multiprocessing)/"
-    r"|(^|/)breakranks/(rank|inject|inside)/"  # ours, in a rank that is stopped, also from a checkout
-    # Generated code; other names in angle brackets (a notebook's cell, python -c) are the user's.
+    r"|(^|/)breakranks/(rank|inject|inside)/"  # breakranks in a stopped rank, also from a checkout
+    # Generated code. Other names in angle brackets (a cell of a notebook, python -c) belong to the user.
     r"|^<(frozen |__array_function__|eval_with_key|attrs generated|shim|unknown)"
 )
 
-# The agent of breakranks in a rank, and what is run there for a moment to ask it something.
-_AGENT = re.compile(r"(^|/)breakranks/(rank|inject|inside)/|^<breakranks")  # inside: as version 0.1 had it
+# The agent of breakranks in a rank, and code that is injected for introspection.
+_AGENT = re.compile(r"(^|/)breakranks/(rank|inject|inside)/|^<breakranks")  # inside: the name in version 0.1
 _INSTALLED = re.compile(r"(^|/)(site-packages|dist-packages)/")
 _TORCH = re.compile(r"(^|/)(site-packages|dist-packages)/(torch|filelock|numpy|mindspore|mpi4py)/")
 
 
 @lru_cache(maxsize=65536)
 def is_own(file: str) -> bool:
-    """True for code that is neither installed nor part of Python.
+    """Whether code is neither installed nor part of Python.
 
     >>> is_own("/home/me/train.py"), is_own("/opt/venv/lib/python3.11/site-packages/torch/nn/modules.py")
     (True, False)
@@ -37,12 +37,12 @@ def is_own(file: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def is_agent(file: str) -> bool:
-    """True for the code of breakranks that runs in a rank."""
+    """Whether it is code of breakranks that runs in a rank."""
     return _AGENT.search(file) is not None
 
 
 def innermost_own(frames: tuple[Frame, ...]) -> Frame | None:
-    """The frame that a person would open first: the innermost one of their own code."""
+    """Return the innermost frame of the user's code: the one to open first."""
     for frame in reversed(frames):
         if not frame.native and is_own(frame.file):
             return frame
@@ -53,7 +53,7 @@ def innermost_own(frames: tuple[Frame, ...]) -> Frame | None:
 
 
 def native_tail(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Of a merged stack, the C frames below the innermost Python frame."""
+    """Return the C frames below the innermost Python frame of a merged stack."""
     for index in range(len(frames) - 1, -1, -1):
         if not frames[index].native:
             return frames[index + 1 :]
@@ -61,7 +61,7 @@ def native_tail(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def innermost_installed(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost frame of an installed package that is neither Python's nor torch's: a trainer's hook, say."""
+    """Return the innermost frame of an installed package other than Python and torch, such as a hook of a trainer."""
     for frame in reversed(frames):
         if not frame.native and _INSTALLED.search(frame.file) and not _TORCH.search(frame.file):
             return frame

@@ -1,4 +1,4 @@
-"""Names of hosts, written folded as ClusterShell writes them: ``n[1-3,7]``. Pure, linear but for sorting."""
+"""Host names folded as ClusterShell does: ``n[1-3,7]``. The cost is linear except for sorting."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 def fold(names: Iterable[str]) -> str:
-    """Host names as one short text. Padding is kept; what has no number stands for itself.
+    """Return host names as one short text. Padding is kept; a name without a number is kept as it is.
 
     >>> fold(["n3", "n1", "n2", "login", "gpu01", "gpu02", "r1n2", "r1n1", "r2n1", "r2n2"])
     'gpu[01-02],login,n[1-3],r[1-2]n[1-2]'
     """
     shapes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in dict.fromkeys(names):
-        # The colons of IPv6: its digits are no decimal numbers.
+        # An IPv6 address: its digits are not decimal numbers.
         parts = _NUMBER.split(name) if ":" not in name else [name]
         shapes.setdefault(tuple(parts[::2]), []).append(tuple(parts[1::2]))
     found: list[str] = []
@@ -27,7 +27,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _folded(rows: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """Rows of numbers with those folded that differ in one place only, the last place first."""
+    """Return rows of numbers with those folded that differ in one place only, the last place first."""
     for place in reversed(range(width)):
         alike: dict[tuple[str, ...], list[str]] = {}
         for row in rows:

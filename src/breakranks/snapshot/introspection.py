@@ -1,23 +1,26 @@
-"""What only a process itself knows, asked of it by code of ours that ran there: whose lock, which file, how far.
+"""What only a process itself knows, reported by injected code: who holds a lock, which file is polled, which step.
 
-Threads are named by the kernel's number, as in the samples. Only what held when the newest sample was taken is kept.
+Threads have the kernel's numbers, as in the samples. Only what was still true at the newest sample is kept.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+from dataclasses import dataclass
+from typing import NamedTuple
 
-# How it is known who has a lock: it says so itself, its thread stands inside a `with`, or has called `acquire()`.
+# How the owner of a lock is known: from the lock itself, from a thread inside its `with`, or from one that called
+# `acquire()`.
 BY_LOCK, BY_WITH, BY_ACQUIRE = "lock", "with", "acquire"
 
 
-class ThreadWait(Struct, frozen=True, kw_only=True, array_like=True):
+class ThreadWait(NamedTuple):
     """What a thread waits for inside its process.
 
-    ``kind`` is the class (``Lock``, ``Queue``, ``Thread``), ``name`` what the code calls it (``self.lock``).
-    ``owner`` is the thread that has it, or is awaited (0: not known); ``proof`` how that is known, and ``function``,
-    ``file`` and ``line`` where the owner took it. ``state`` is a word on the thing (``empty``), ``users`` the threads
-    whose variables hold it, ``ended`` the names of threads that the waiting one knew and that have ended.
+    ``kind`` is the class of the object (``Lock``, ``Queue``, ``Thread``), ``name`` its name in the code
+    (``self.lock``). ``owner`` is the thread that holds it, or that is awaited (0: not known). ``proof`` is how that is
+    known, ``function``, ``file`` and ``line`` are where the owner acquired it. ``state`` is the state of the object
+    (``empty``), ``users`` are the threads whose variables refer to it, ``ended`` the names of threads that the waiting
+    thread refers to and that have ended.
     """
 
     tid: int
@@ -33,8 +36,8 @@ class ThreadWait(Struct, frozen=True, kw_only=True, array_like=True):
     ended: tuple[str, ...] = ()
 
 
-class Loop(Struct, frozen=True, kw_only=True, array_like=True):
-    """The whole numbers that count the rounds of the loops in one frame of the user's, outermost first."""
+class Loop(NamedTuple):
+    """The integers that count the iterations of the loops in one frame of user code, outermost first."""
 
     tid: int
     function: str
@@ -43,16 +46,16 @@ class Loop(Struct, frozen=True, kw_only=True, array_like=True):
     values: tuple[int, ...]
 
 
-class PolledFile(Struct, frozen=True, array_like=True, gc=False):
-    """A lock file that a thread waits for; ``kind`` as in ``FileLock``."""
+class PolledFile(NamedTuple):
+    """A lock file that a thread polls; ``kind`` is as in ``FileLock``."""
 
     tid: int
     path: str
     kind: str
 
 
-class Loader(Struct, frozen=True, array_like=True, gc=False):
-    """The batch that a DataLoader gives next, and the worker that owes it: its number (-1: not known) and pid."""
+class Loader(NamedTuple):
+    """The next batch of a DataLoader, and the worker that loads it: its number (-1: not known) and its pid."""
 
     tid: int
     batch: int
@@ -60,16 +63,19 @@ class Loader(Struct, frozen=True, array_like=True, gc=False):
     pid: int = 0
 
 
-class Item(Struct, frozen=True, array_like=True):
-    """In a DataLoader's worker: the batch it is at, its samples, and the one being read (None: not known)."""
+class Item(NamedTuple):
+    """In a worker of a DataLoader: its current batch, the samples in it, and the one being read (None: not known)."""
 
     worker: int = -1
     batch: int = -1
     samples: tuple[int, ...] = ()
-    index: int | None = None
+    sample: int | None = None
 
 
-class Introspection(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introspection:
+    """What a process reported at ``time``."""
+
     time: float = 0.0
     waits: tuple[ThreadWait, ...] = ()
     loops: tuple[Loop, ...] = ()
@@ -78,4 +84,5 @@ class Introspection(Struct, frozen=True, kw_only=True):
     item: Item | None = None
 
     def wait_of(self, tid: int) -> ThreadWait | None:
-        return next((one for one in self.waits if one.tid == tid), None)
+        """Return what a thread waits for, if anything."""
+        return next((wait for wait in self.waits if wait.tid == tid), None)

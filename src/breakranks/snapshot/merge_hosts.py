@@ -1,7 +1,7 @@
-"""The snapshots of one job on many hosts, each with tables and a clock of its own, into one.
+"""Merges the snapshots of one job on many hosts, each with its own tables and clock, into one.
 
-The result is what one host would have seen that had all the ranks. The cost grows with what is merged, never with
-its square: 10,000 hosts of 8 ranks take seconds.
+The result is what a single host with all the ranks would have seen. The cost is linear in the input: 10,000 hosts of 8
+ranks take seconds.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from breakranks.rankset import RankSet
 from breakranks.snapshot.host_names import fold
@@ -35,7 +34,8 @@ from breakranks.snapshot.unseen_ranks import missing_of, missing_since
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Nothing here makes cycles, and going through millions of new objects for some takes five times the time."""
+    """Switch the garbage collector off. Nothing here makes cycles, and scanning millions of new objects takes five
+    times as long."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -54,29 +54,29 @@ def merge(
     missing: Sequence[Missing] | None = None,
     places: Mapping[int, str] | None = None,
 ) -> Snapshot:
-    """One snapshot of what each host saw of a job.
+    """Return one snapshot of what each host saw of a job.
 
-    ``hosts`` are those of the target, lost ones too, by the names that the ranks' ``host`` has; what they do not say
-    of themselves (CPUs, load, kills) is taken from the part. All times become the controller's. ``job``, ``missing``
-    and ``places`` are what was found before anything was looked at (:class:`breakranks.jobs.merge_jobs.ClusterJob`):
-    then ranks that nobody asked for are not missing. Without them they are made from the parts'.
+    ``hosts`` are those of the target, lost ones included, with the names in ``Rank.host``. Fields that they lack (CPUs,
+    load, kills) are taken from the parts. All times are converted to the clock of the controller. ``job``, ``missing``
+    and ``places`` were found before the inspection (:class:`breakranks.jobs.merge_jobs.ClusterJob`), so ranks that were
+    not requested are not missing. Without them they are made from the parts.
     """
-    told = {host.name: host for host in hosts}
+    by_host = {host.name: host for host in hosts}
     whole = _Whole()
     names = [_name(part) for part in parts]
     for name, part in zip(names, parts, strict=True):
-        whole.add(part, _shift(told.get(name)))
+        whole.add(part, _shift(by_host.get(name)))
     first = _first(parts)
-    made = job or _job([part.job for part in parts], first, [_shift(told.get(name)) for name in names])
+    made = job or _job([part.job for part in parts], first, [_shift(by_host.get(name)) for name in names])
     ranks, twice = _numbered(whole.ranks)
     seen = RankSet(rank.rank for rank in ranks)
     world = RankSet.span(0, made.world_size) or seen
     groups, recorders = rebuild(whole.joiner.table.groups, whole.recorders, world)
-    kept = _hosts(names, parts, told)
+    kept = _hosts(names, parts, by_host)
     return Snapshot(
         version=FORMAT_VERSION,
         made_by=parts[0].made_by if parts else "breakranks",
-        time=max((part.time - _shift(told.get(name)) for name, part in zip(names, parts, strict=True)), default=0.0),
+        time=max((part.time - _shift(by_host.get(name)) for name, part in zip(names, parts, strict=True)), default=0.0),
         job=made,
         ranks=tuple(_with_recorder(rank, recorders.get(rank.rank)) for rank in ranks),
         frames=tuple(whole.table.frames),
@@ -96,22 +96,24 @@ def merge(
     )
 
 
-def of_hosts(told: Mapping[str, Sequence[Problem]]) -> tuple[Problem, ...]:
-    """The problems of many hosts, each once, with the hosts that have it where there are several."""
-    if len(told) < 2:
-        return tuple(problem for problems in told.values() for problem in problems)
+def of_hosts(by_host: Mapping[str, Sequence[Problem]]) -> tuple[Problem, ...]:
+    """Return the problems of many hosts, each once, with the names of the hosts if there are several."""
+    if len(by_host) < 2:
+        return tuple(problem for problems in by_host.values() for problem in problems)
     whose: dict[Problem, list[str]] = {}
-    for host, problems in told.items():
+    for host, problems in by_host.items():
         for problem in dict.fromkeys(problems):
             whose.setdefault(problem, []).append(host)
-    return tuple(Problem(f"{fold(names)}: {one.what}", one.remedy) for one, names in whose.items())
+    return tuple(
+        problem._replace(what=f"{fold(names)}: {problem.what}", hosts=tuple(names)) for problem, names in whose.items()
+    )
 
 
 class _Rows(StackTable):
-    """A table that takes whole tables: a frame of a host's is looked up once, not in every stack."""
+    """A table that takes whole tables: a frame is looked up once per host, not in every stack."""
 
     def rows(self, frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> list[int]:
-        """The row here of each of these stacks."""
+        """Return the row in this table for each of these stacks."""
         known = []
         for frame in frames:
             row = self._frame_row.get(frame)
@@ -131,7 +133,7 @@ class _Rows(StackTable):
 
 
 class _Whole:
-    """Everything that has been added so far, in the rows of one set of tables."""
+    """Everything that has been added, in the rows of one set of tables."""
 
     def __init__(self) -> None:
         self.table = _Rows()
@@ -153,23 +155,23 @@ class _Whole:
         self._parts += 1
 
     def _add_recorders(self, part: Snapshot, shift: float) -> None:
-        """All recorders of a part at once, as if they were one: its tables are gone through once."""
+        """Add all recorders of a part as one recorder, so that its tables are read once."""
         owners = [(rank.rank, rank.recorder) for rank in part.ranks if rank.recorder is not None]
         if not owners:
             return
         joined = Recorder(
             version="",
-            tracks=tuple(track for _, one in owners for track in one.tracks),
-            transfers=tuple(transfer for _, one in owners for transfer in one.transfers),
+            tracks=tuple(track for _, recorder in owners for track in recorder.tracks),
+            transfers=tuple(transfer for _, recorder in owners for transfer in recorder.transfers),
         )
         used = _stacks_of(part, joined)
         moved = self.joiner.add(joined, part.operations or _NO_OPERATIONS, _unsettled(part.groups), part.frames, used)
         tracks, transfers = iter(moved.tracks), iter(moved.transfers)
-        for rank, one in owners:
+        for rank, recorder in owners:
             whole = replace(
-                one,
-                tracks=tuple(next(tracks) for _ in one.tracks),
-                transfers=tuple(next(transfers) for _ in one.transfers),
+                recorder,
+                tracks=tuple(next(tracks) for _ in recorder.tracks),
+                transfers=tuple(next(transfers) for _ in recorder.transfers),
             )
             self.recorders.setdefault(rank, _shifted(whole, shift) if shift else whole)
 
@@ -178,7 +180,7 @@ _NO_OPERATIONS = (Operation(""),)
 
 
 def _stacks_of(part: Snapshot, recorder: Recorder) -> list[tuple[int, ...]]:
-    """The part's stacks, with those empty that no entry of its recorders stands on."""
+    """Return the stacks of the part, with those replaced by empty ones that its recorders do not use."""
     used = {entry.stack for entry in _entries(recorder)}
     return [stack if row in used else () for row, stack in enumerate(part.stacks)]
 
@@ -193,57 +195,58 @@ def _entries(recorder: Recorder) -> Iterator[Entry]:
 
 
 def _unsettled(groups: Sequence[Group]) -> list[Group]:
-    """Groups without the members that were only worked out: one host knew its own ranks alone."""
-    return [replace(one, ranks="", source="config") if one.source in ("seen", "world") else one for one in groups]
+    """Return the groups without inferred members: one host knew only its own ranks."""
+    return [
+        group._replace(ranks="", source="config") if group.source in ("seen", "world") else group for group in groups
+    ]
 
 
 class _Move:
-    """Brings processes to other rows and another clock; leaves them alone where nothing changes."""
+    """Converts processes to other rows and another clock. Unchanged ones are returned as they are."""
 
     def __init__(self, rows: list[int], shift: float) -> None:
         self._rows = rows
         self._shift = shift
 
-    def process(self, one: Process) -> Process:
+    def process(self, process: Process) -> Process:
         if not self._rows and not self._shift:
-            return one
+            return process
         shift = self._shift
-        inside = one.inside
+        inside = process.inside
         if shift and inside is not None and inside.time:
             inside = replace(inside, time=inside.time - shift)
         return replace(
-            one,
-            started=one.started - shift if one.started else 0.0,
-            samples=tuple(map(self._sample, one.samples)),
-            children=tuple(map(self.process, one.children)),
+            process,
+            started=process.started - shift if process.started else 0.0,
+            samples=tuple(map(self._sample, process.samples)),
+            children=tuple(map(self.process, process.children)),
             inside=inside,
         )
 
-    def _sample(self, one: Sample) -> Sample:
-        threads = tuple(map(self._thread, one.threads)) if self._rows else one.threads
-        return replace(one, time=one.time - self._shift, threads=threads)
+    def _sample(self, sample: Sample) -> Sample:
+        threads = tuple(map(self._thread, sample.threads)) if self._rows else sample.threads
+        return sample._replace(time=sample.time - self._shift, threads=threads)
 
-    def _thread(self, one: Thread) -> Thread:
-        stack, native = self._rows[one.stack], self._rows[one.native]
-        if stack == one.stack and native == one.native:
-            return one
-        return replace(one, stack=stack, native=native)
+    def _thread(self, thread: Thread) -> Thread:
+        stack, native = self._rows[thread.stack], self._rows[thread.native]
+        if stack == thread.stack and native == thread.native:
+            return thread
+        return thread._replace(stack=stack, native=native)
 
 
 def _shifted(recorder: Recorder, shift: float) -> Recorder:
-    def entry(one: Entry) -> Entry:
-        return replace(one, created=one.created - shift) if one.created else one
+    def entry(entry: Entry) -> Entry:
+        return entry._replace(created=entry.created - shift) if entry.created else entry
 
-    def track(one: Track) -> Track:
-        return replace(
-            one,
-            pending=tuple(map(entry, one.pending)),
-            last=None if one.last is None else entry(one.last),
-            since=one.since - shift if one.since else 0.0,
+    def track(track: Track) -> Track:
+        return track._replace(
+            pending=tuple(map(entry, track.pending)),
+            last=None if track.last is None else entry(track.last),
+            since=track.since - shift if track.since else 0.0,
         )
 
-    def transfer(one: Transfer) -> Transfer:
-        return replace(one, entry=entry(one.entry))
+    def transfer(transfer: Transfer) -> Transfer:
+        return transfer._replace(entry=entry(transfer.entry))
 
     return replace(
         recorder,
@@ -255,7 +258,7 @@ def _shifted(recorder: Recorder, shift: float) -> Recorder:
 
 
 def _shift(host: Host | None) -> float:
-    """What to take from a host's times. A difference that is smaller than its error is none."""
+    """Return what to subtract from the times of a host. A difference below its error counts as 0."""
     return host.clock if host is not None and abs(host.clock) > host.clock_error else 0.0
 
 
@@ -264,22 +267,22 @@ def _name(part: Snapshot) -> str:
 
 
 def _first(parts: Sequence[Snapshot]) -> int:
-    """The part with the lowest rank: its launcher started the job, or stands for those that did."""
+    """Return the index of the part with the lowest rank: its launcher represents the job."""
     lowest = [min((rank.rank for rank in part.ranks), default=1 << 62) for part in parts]
     return min(range(len(parts)), key=lowest.__getitem__, default=0)
 
 
 def _job(jobs: Sequence[Job], first: int, shifts: Sequence[float]) -> Job:
-    started = [one.started - shift for one, shift in zip(jobs, shifts, strict=True) if one.started]
+    started = [job.started - shift for job, shift in zip(jobs, shifts, strict=True) if job.started]
     return replace(
         jobs[first],
-        world_size=max(one.world_size for one in jobs),
+        world_size=max(job.world_size for job in jobs),
         started=min(started, default=0.0),
     )
 
 
 def _numbered(ranks: Sequence[Rank]) -> tuple[list[Rank], list[Problem]]:
-    """The ranks in order, each once: of two hosts that claim the same the one that was looked at more."""
+    """Return the ranks in order, each once: of two hosts with the same rank, the one with more samples counts."""
     found: dict[int, Rank] = {}
     problems = []
     for rank in ranks:
@@ -291,7 +294,8 @@ def _numbered(ranks: Sequence[Rank]) -> tuple[list[Rank], list[Problem]]:
         what = f"rank {rank.rank} is on {kept.host} (pid {kept.process.pid}) and on {left.host} (pid"
         problems.append(
             Problem(
-                f"{what} {left.process.pid}): {kept.host}'s counts", "See which of the two is left over: breakranks ps"
+                f"{what} {left.process.pid}): the one on {kept.host} is used",
+                "Find the leftover process: breakranks ps",
             )
         )
     return [found[number] for number in sorted(found)], problems
@@ -301,17 +305,17 @@ def _with_recorder(rank: Rank, recorder: Recorder | None) -> Rank:
     return rank if recorder is None else replace(rank, recorder=recorder)
 
 
-def _hosts(names: Sequence[str], parts: Sequence[Snapshot], told: Mapping[str, Host]) -> tuple[Host, ...]:
-    """The hosts that have part of the job, and those of the target that nobody knows anything of."""
+def _hosts(names: Sequence[str], parts: Sequence[Snapshot], by_host: Mapping[str, Host]) -> tuple[Host, ...]:
+    """Return the hosts that have part of the job, and those of the target of which nothing is known."""
     known = {name: part.hosts[0] if part.hosts else Host(name=name) for name, part in zip(names, parts, strict=True)}
     found = []
-    for name, host in told.items():
+    for name, host in by_host.items():
         if name in known:
             own = known.pop(name)
             found.append(
                 replace(
                     host,
-                    # It was looked at, and then no more: what was seen last stands.
+                    # It was lost during the inspection: its last samples are kept.
                     state="seen" if host.state == "seen" else "lost",
                     reason=host.reason or host.state.replace("-", " ") if host.state != "seen" else "",
                     cpus=host.cpus or own.cpus,

@@ -1,10 +1,9 @@
-"""Many ranks' recorders, each with tables of its own, into the tables of one snapshot."""
+"""Merges the recorders of many ranks, each with its own tables, into the tables of one snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from breakranks.rankset import RankSet, short_text
 from breakranks.snapshot.model import Frame, StackTable
@@ -24,7 +23,7 @@ WORLD_NAMES = ("default_pg",)
 
 
 class RecorderMerger:
-    """Adds one rank's recorder after the other. What is equal is kept once."""
+    """Adds one recorder after the other. Equal entries are stored once."""
 
     def __init__(self, stacks: StackTable) -> None:
         self.table = RecorderTable()
@@ -39,25 +38,24 @@ class RecorderMerger:
         frames: Sequence[Frame],
         stacks: Sequence[tuple[int, ...]],
     ) -> Recorder:
-        """``recorder`` with rows of the snapshot's tables in place of its own."""
-        operation_rows = tuple(self.table.operation(one) for one in operations)
-        group_rows = [self.table.group(one) for one in groups]
+        """Return ``recorder`` with rows of the merged tables."""
+        operation_rows = tuple(self.table.operation(operation) for operation in operations)
+        group_rows = [self.table.group(group) for group in groups]
         stack_rows = [self._stacks.add(tuple(frames[i] for i in stack)) for stack in stacks]
 
-        def entry(one: Entry) -> Entry:
-            return replace(one, operation=operation_rows[one.operation], stack=stack_rows[one.stack])
+        def entry(entry: Entry) -> Entry:
+            return entry._replace(operation=operation_rows[entry.operation], stack=stack_rows[entry.stack])
 
-        def track(one: Track) -> Track:
-            return replace(
-                one,
-                group=group_rows[one.group],
-                history=self._history(one.history, operation_rows),
-                pending=tuple(map(entry, one.pending)),
-                last=None if one.last is None else entry(one.last),
+        def track(track: Track) -> Track:
+            return track._replace(
+                group=group_rows[track.group],
+                history=self._history(track.history, operation_rows),
+                pending=tuple(map(entry, track.pending)),
+                last=None if track.last is None else entry(track.last),
             )
 
-        def transfer(one: Transfer) -> Transfer:
-            return replace(one, group=group_rows[one.group], entry=entry(one.entry))
+        def transfer(transfer: Transfer) -> Transfer:
+            return transfer._replace(group=group_rows[transfer.group], entry=entry(transfer.entry))
 
         return replace(
             recorder,
@@ -66,7 +64,7 @@ class RecorderMerger:
         )
 
     def _history(self, history: bytes, rows: tuple[int, ...]) -> bytes:
-        """The same history in rows of the snapshot. Equal ones, as most are, are one object."""
+        """Return the history with rows of the merged tables. Equal histories, as most are, share one object."""
         known = self._same.get((history, rows))
         if known is None:
             made = pack_rows(map(rows.__getitem__, unpack_rows(history)))
@@ -77,10 +75,10 @@ class RecorderMerger:
 def rebuild(
     groups: Sequence[Group], recorders: Mapping[int, Recorder], world: RankSet
 ) -> tuple[tuple[Group, ...], dict[int, Recorder]]:
-    """Members for groups whose dump does not say them, as gloo's never does.
+    """Return the groups with members where the dump does not contain them, as gloo's never does.
 
-    The world's group has everyone; of the others those are known that recorded something in it. Rows that turn
-    out to be one group become one.
+    The world group has all ranks. Of the others, the members are those that recorded a call in it. Rows that turn out
+    to be one group are merged.
     """
     seen: dict[tuple[str, str], list[int]] = {}
     known: dict[tuple[str, str], RankSet] = {}
@@ -88,7 +86,7 @@ def rebuild(
         if group.ranks:
             known[group.name, group.description] = RankSet.parse(group.ranks)
     for rank, recorder in recorders.items():
-        for row in {*(track.group for track in recorder.tracks), *(one.group for one in recorder.transfers)}:
+        for row in {*(track.group for track in recorder.tracks), *(transfer.group for transfer in recorder.transfers)}:
             seen.setdefault((groups[row].name, groups[row].description), []).append(rank)
     made = RecorderTable()
     rows = []
@@ -97,17 +95,19 @@ def rebuild(
         if group.ranks:
             rows.append(made.group(group))
         elif key in known:
-            rows.append(made.group(replace(group, ranks=short_text(known[key], None), source="config")))
+            rows.append(made.group(group._replace(ranks=short_text(known[key], None), source="config")))
         elif group.description in WORLD_NAMES and group.name == "0":
-            rows.append(made.group(replace(group, ranks=str(world), source="world")))
+            rows.append(made.group(group._replace(ranks=str(world), source="world")))
         else:
-            rows.append(made.group(replace(group, ranks=short_text(RankSet(seen.get(key, ())), None), source="seen")))
+            rows.append(made.group(group._replace(ranks=short_text(RankSet(seen.get(key, ())), None), source="seen")))
+    if rows == list(range(len(rows))):
+        return tuple(made.groups), dict(recorders)
     return tuple(made.groups), {rank: _moved(recorder, rows) for rank, recorder in recorders.items()}
 
 
 def _moved(recorder: Recorder, rows: list[int]) -> Recorder:
     return replace(
         recorder,
-        tracks=tuple(replace(one, group=rows[one.group]) for one in recorder.tracks),
-        transfers=tuple(replace(one, group=rows[one.group]) for one in recorder.transfers),
+        tracks=tuple(track._replace(group=rows[track.group]) for track in recorder.tracks),
+        transfers=tuple(transfer._replace(group=rows[transfer.group]) for transfer in recorder.transfers),
     )

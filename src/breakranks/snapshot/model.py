@@ -1,16 +1,18 @@
 """What was seen of a job: plain typed values, with no way to touch a process.
 
-A :class:`Snapshot` holds every rank's evidence. Stacks are kept once, in a table: a thread says which
-row of ``Snapshot.stacks`` it stands on. So what is stored, sent and folded grows with the number of
-*different* stacks, not with ranks.
+A :class:`Snapshot` holds the evidence of every rank. Stacks are kept once, in a table: a thread has the number of its
+row in ``Snapshot.stacks``. So what is stored, sent and folded grows with the number of *different* stacks, not with
+the number of ranks.
+
+msgspec writes named tuples as arrays and dataclasses as objects. New fields go to the end and have a default, so that
+files of older versions can be read. This module runs on hosts too, which have no msgspec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from msgspec import Struct
-from msgspec.structs import replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from breakranks.rankset import RankSet
 from breakranks.snapshot.introspection import Introspection
@@ -20,8 +22,8 @@ FORMAT_VERSION = 1
 PROGRESS = "#"
 
 
-class Frame(Struct, frozen=True, array_like=True, gc=False):
-    """One call. ``file`` is the whole path; for a native frame it is the library."""
+class Frame(NamedTuple):
+    """One call. ``file`` is the full path, for a native frame that of the library."""
 
     function: str
     file: str
@@ -29,12 +31,12 @@ class Frame(Struct, frozen=True, array_like=True, gc=False):
     native: bool = False
 
 
-class Call(Struct, frozen=True, array_like=True, gc=False):
+class Call(NamedTuple):
     """The system call that a thread is blocked in.
 
-    ``fd`` is the file it is about (-1: none), ``path`` its name where the call itself says it. ``left`` is how many
-    seconds remain until the call's own deadline (a sleep, a wait with a timeout); None: it waits for ever, or
-    the deadline cannot be read.
+    ``fd`` is the file it operates on (-1: none), ``path`` the name of the file where it is an argument of the call.
+    ``left`` is the number of seconds until the call's own deadline (a sleep, a wait with a timeout). It is None where
+    the call waits forever or its deadline cannot be read.
     """
 
     name: str
@@ -44,22 +46,21 @@ class Call(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_sleep(self) -> bool:
-        """Whether it waits for nothing but time. Python 3.10 sleeps in a select without a file."""
+        """Whether the call only waits for time to pass. Python 3.10 sleeps in a select without a file."""
         if self.name in ("select", "pselect6"):
             return self.fd < 0 and self.left is not None
         return self.name in ("clock_nanosleep", "nanosleep", "pause")
 
 
-class Thread(Struct, frozen=True, kw_only=True, array_like=True):
+class Thread(NamedTuple):
     """One thread at one moment.
 
-    ``stack`` is its Python stack, ``native`` the same with the C frames merged in; both are rows of
-    ``Snapshot.stacks``, and row 0 is the empty stack. A thread without Python has only the second.
-    ``ran`` is nanoseconds that it ran, or was ready to, ``switches`` how often it got a CPU, ``idle`` the
-    seconds since it last ran, read before anything of ours touched it. ``hints`` are local variables that
-    are known to be harmless and useful (the ``src`` of a ``recv``, the folder of a build lock), keyed
-    ``function.name``; under ``function.#`` stands a mark of all plain values of a frame of the user's, which
-    changes when they do.
+    ``stack`` is its Python stack, ``native`` the same with the C frames merged in. Both are rows of
+    ``Snapshot.stacks``; row 0 is the empty stack. A thread without Python has only ``native``.
+    ``ran`` is the time in nanoseconds that it ran or was ready to run, ``switches`` how often it got a CPU. ``idle`` is
+    the number of seconds since it last ran, read before breakranks stopped it. ``hints`` are local variables that are
+    known to be harmless and useful (the ``src`` of a ``recv``, the folder of a build lock), by ``function.name``.
+    ``function.#`` is a mark of all plain values in a frame of user code; it changes when they do.
     """
 
     tid: int
@@ -73,14 +74,14 @@ class Thread(Struct, frozen=True, kw_only=True, array_like=True):
     ran: int = 0
     switches: int = 0
     idle: float | None = None
-    hints: dict[str, str] = {}
+    hints: dict[str, str] = {}  # noqa: RUF012  # shared, and never changed
 
 
-class Sample(Struct, frozen=True, kw_only=True, array_like=True):
-    """A process at one moment. Threads: the main thread first.
+class Sample(NamedTuple):
+    """A process at one moment. The main thread is the first of the threads.
 
-    ``quiet_ran`` says which threads (by tid) ran, for longer than being looked at takes, in the span of
-    ``quiet`` seconds before this sample in which nothing of ours touched the process; None: there was none.
+    For ``quiet`` seconds before this sample breakranks did not touch the process. ``quiet_ran`` are the threads (by
+    tid) that ran in that time for longer than a sample makes them run; None: there was no such time.
     """
 
     time: float
@@ -93,9 +94,12 @@ class Sample(Struct, frozen=True, kw_only=True, array_like=True):
     quiet_ran: tuple[int, ...] | None = None
 
 
-class OpenFile(Struct, frozen=True, array_like=True, gc=False):
-    """``kind`` is file, dir, pipe, tty, device, anon or deleted. ``peer`` is who has the other end of a pipe
-    that a thread is blocked on."""
+class OpenFile(NamedTuple):
+    """An open file descriptor.
+
+    ``kind`` is file, dir, pipe, tty, device, anon or deleted. ``peer`` names the process at the other end of a pipe
+    that a thread is blocked on.
+    """
 
     fd: int
     path: str
@@ -103,10 +107,11 @@ class OpenFile(Struct, frozen=True, array_like=True, gc=False):
     peer: str = ""
 
 
-class Socket(Struct, frozen=True, array_like=True, gc=False):
-    """``local`` and ``peer`` are ``address:port`` or a UNIX socket's path; ``peer_pid`` 0: not here.
+class Socket(NamedTuple):
+    """A socket. ``local`` and ``peer`` are ``address:port`` or the path of a UNIX socket.
 
-    ``retries`` is how often the kernel has sent the same data again since the other end last answered.
+    ``peer_pid`` is 0 where the other end is not on this host. ``retries`` is how often the kernel has retransmitted
+    data since the other end last answered.
     """
 
     fd: int
@@ -121,12 +126,12 @@ class Socket(Struct, frozen=True, array_like=True, gc=False):
     retries: int = 0
 
 
-class FileLock(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A lock on a file, from /proc/locks or a lock file that somebody polls for.
+class FileLock(NamedTuple):
+    """A lock on a file, from /proc/locks, or a lock file that a process polls.
 
-    ``kind`` is flock, posix, ofdlck (kernel locks), file (a lock file of a known library), own (one of the
-    user's making), conflict (a file that the process has open and another has locked) or gone. ``holder`` 0: nobody
-    alive on this host. ``age`` is seconds since the file was made.
+    ``kind`` is flock, posix, ofdlck (kernel locks), file (a lock file of a known library), own (a lock file of user
+    code), conflict (a file that the process has open and another has locked) or gone. ``holder`` is 0 where no process
+    on this host holds it. ``age`` is the number of seconds since the file was created.
     """
 
     path: str
@@ -137,15 +142,23 @@ class FileLock(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     age: float | None = None
 
 
-class Problem(Struct, frozen=True, array_like=True, gc=False):
-    """Why part of the evidence is missing, and what would give it."""
+class Problem(NamedTuple):
+    """Why part of the evidence is missing, and what would give it.
+
+    ``recorder_pid`` is the process whose flight recorder cannot be read (0: it is about something else), and ``detail``
+    is then the part of ``what`` that follows the name of the process. ``hosts`` have the problem, if there are several.
+    """
 
     what: str
     remedy: str = ""
+    recorder_pid: int = 0
+    detail: str = ""
+    hosts: tuple[str, ...] = ()
 
 
-class Process(Struct, frozen=True, kw_only=True):
-    """A process and its samples. ``command`` has had its secrets removed. ``inside`` is what it said of itself."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process and its samples. Secrets are removed from ``command``. ``inside`` is what the process reported."""
 
     pid: int
     parent: int
@@ -167,10 +180,11 @@ class Process(Struct, frozen=True, kw_only=True):
     inside: Introspection | None = None
 
 
-class Rank(Struct, frozen=True, kw_only=True):
-    """One rank: its number, its place, its process. Helpers are ``process.children``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One rank: its number, its host and its process. Helpers are ``process.children``.
 
-    ``recorder`` is what its flight recorder said; a rank of which only that is known has a process without a pid.
+    ``recorder`` is the content of its flight recorder. A rank that is known only from a dump has a process with pid 0.
     """
 
     rank: int
@@ -180,13 +194,14 @@ class Rank(Struct, frozen=True, kw_only=True):
     recorder: Recorder | None = None
 
 
-class Missing(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Missing:
     """Ranks that should exist and were not seen.
 
-    ``reason`` is ``exited`` (its launcher is here and it is not), ``absent`` (never seen here, and
-    nothing says that it ran), ``elsewhere`` (another host's) or ``unreachable``. ``host``: where they ran, if that is
-    known and the job has several. ``exited``: how many of them are known to have exited, where it is not known which.
-    ``not_started``: their launcher has started no rank yet. ``guessed``: that they should be here is a guess.
+    ``reason`` is ``exited`` (the launcher is here and the rank is not), ``absent`` (never seen here, with no sign that
+    it ran), ``elsewhere`` (on another host) or ``unreachable``. ``host`` is where they ran, if that is known and the
+    job has several hosts. ``exited`` is how many of them have exited, where it is not known which. ``not_started``:
+    their launcher has started no rank yet. ``guessed``: that they should be here is a guess.
     """
 
     ranks: str
@@ -198,13 +213,14 @@ class Missing(Struct, frozen=True):
     guessed: bool = False
 
 
-class Host(Struct, frozen=True, kw_only=True):
-    """A host of the target, whether it could be looked at or not.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host of the target, sampled or not.
 
-    ``state`` is ``seen``, ``lost`` (it was seen, and then no more) or why it never was: ``unreachable``, ``refused``,
-    ``no-python``, ``timed-out``, ``failed``; ``reason`` says it in words, ``remedy`` what to do. ``clock`` is its
-    clock minus the controller's, in seconds, known to ``clock_error``. ``addresses`` are those of its network
-    interfaces.
+    ``state`` is ``seen``, ``lost`` (it was seen and does not answer any more) or why it was never seen:
+    ``unreachable``, ``refused``, ``no-python``, ``timed-out``, ``failed``. ``reason`` has that in words, ``remedy``
+    what to do. ``clock`` is its clock minus the controller's, in seconds, known to within ``clock_error``.
+    ``addresses`` are those of its network interfaces.
     """
 
     name: str
@@ -220,10 +236,11 @@ class Host(Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
 
 
-class Job(Struct, frozen=True, kw_only=True):
-    """What a launch started. ``key`` tells it from others on the host and is what ``--job`` takes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one launch started. ``key`` is unique on the host and is the argument of ``--job``.
 
-    ``ids`` are the names that its launcher gave it (run id, MASTER_ADDR, Slurm job id).
+    ``ids`` are the names that the launcher gave it (run id, MASTER_ADDR, Slurm job id).
     """
 
     key: str
@@ -231,12 +248,13 @@ class Job(Struct, frozen=True, kw_only=True):
     world_size: int = 0
     started: float = 0.0
     command: tuple[str, ...] = ()
-    ids: dict[str, str] = {}
+    ids: dict[str, str] = field(default_factory=dict)
     launcher_pid: int = 0
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
-    """The samples of a whole job. ``target`` is how hosts were reached, as words for a shell; "": it was this host."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The samples of a whole job. ``target`` is how hosts were reached, as words for a shell; "": this host."""
 
     version: int
     made_by: str
@@ -257,7 +275,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def remote_ranks(self) -> bool:
-        """Whether it is of several hosts, or of another than the one that it was made on: then hosts are named."""
+        """Whether ranks are on several hosts, or on another host than the one it was made on: then hosts are shown."""
         return len(self.hosts) > 1 or bool(self.target)
 
     def stack(self, row: int) -> tuple[Frame, ...]:
@@ -266,9 +284,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class StackTable:
-    """Gives every different stack one row. Row 0 is the empty stack.
+    """A table with one row for each different stack. Row 0 is the empty stack.
 
-    Fed once per observed thread; a stack that was seen before costs one dictionary look-up.
+    ``add`` is called once per observed thread. A known stack costs one dictionary lookup per frame and one more.
     """
 
     def __init__(self) -> None:
@@ -286,28 +304,40 @@ class StackTable:
                 self.frames.append(frame)
             rows.append(row)
         key = tuple(rows)
-        found = self._stack_row.get(key)
-        if found is None:
-            found = self._stack_row[key] = len(self.stacks)
+        stack_row = self._stack_row.get(key)
+        if stack_row is None:
+            stack_row = self._stack_row[key] = len(self.stacks)
             self.stacks.append(key)
-        return found
+        return stack_row
 
 
 def processes(snapshot: Snapshot) -> Iterator[Process]:
-    """Every process of the job that was looked at: ranks, their helpers, helpers of helpers."""
+    """Yield every process of the job that was sampled: ranks, their helpers, helpers of helpers."""
     for rank in snapshot.ranks:
         yield from family(rank.process)
 
 
 def only(snapshot: Snapshot, ranks: RankSet | None) -> Snapshot:
-    """The same snapshot with these ranks alone."""
+    """Return the snapshot with only these ranks; None: all."""
     if ranks is None:
         return snapshot
     return replace(snapshot, ranks=tuple(rank for rank in snapshot.ranks if rank.rank in ranks))
 
 
+def last_samples(snapshot: Snapshot, count: int) -> Snapshot:
+    """Return the snapshot with only the last ``count`` samples of each process."""
+
+    def shortened(process: Process) -> Process:
+        children = tuple(map(shortened, process.children))
+        return replace(process, samples=process.samples[-count:], children=children)
+
+    ranks = tuple(replace(rank, process=shortened(rank.process)) for rank in snapshot.ranks)
+    launcher = None if snapshot.launcher is None else shortened(snapshot.launcher)
+    return replace(snapshot, ranks=ranks, launcher=launcher)
+
+
 def family(process: Process) -> Iterator[Process]:
-    """A process and everything below it."""
+    """Yield a process and all its descendants."""
     yield process
     for child in process.children:
         yield from family(child)
@@ -332,6 +362,7 @@ __all__ = [
     "StackTable",
     "Thread",
     "family",
+    "last_samples",
     "only",
     "processes",
 ]

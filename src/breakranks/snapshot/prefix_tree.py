@@ -1,7 +1,7 @@
 """Many stacks folded into one prefix tree whose branches carry rank sets.
 
-Ranks are grouped by their row in ``Snapshot.stacks`` first, as integers, and each different stack goes
-into the tree once. So 100,000 ranks in 300 classes cost one pass over the ranks and 300 insertions.
+Ranks are grouped by their row in ``Snapshot.stacks`` first, as integers, and each different stack is inserted once. So
+100,000 ranks in 300 classes cost one pass over the ranks and 300 insertions.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Iterator
 
 from breakranks.rankset import RankSet
+from breakranks.snapshot.debugger_threads import cut_agent, is_agent_thread
 from breakranks.snapshot.model import Frame, Sample, Snapshot, Thread
-from breakranks.snapshot.own_threads import cut_agent, is_agent_thread
 
 _NO_FRAME = Frame("", "", 0)
 
-# Frames that only lead to the frame that matters: function → where it lives. The innermost frame of a
-# stack is never cut, so a rank that is stuck *in* one of these still says so.
+# Frames that only lead to the frame that matters: function → file. The innermost frame of a stack is never cut, so a
+# rank that is blocked in one of these is still shown there.
 _BOILERPLATE: dict[str, tuple[str, ...]] = {
     "_run_module_as_main": ("runpy>", "runpy.py"),
     "_run_code": ("runpy>", "runpy.py"),
@@ -68,7 +68,7 @@ _GLUE = (
 
 
 class StackNode:
-    """One frame of the tree. ``ranks`` passed through it, ``ends`` have it as their innermost frame."""
+    """One frame of the tree. ``ranks`` pass through it; ``ends`` have it as their innermost frame."""
 
     __slots__ = ("_below", "ends", "frame", "ranks")
 
@@ -80,13 +80,13 @@ class StackNode:
 
     @property
     def children(self) -> list[StackNode]:
-        """Branches in an order that depends on what was seen only: by lowest rank, then by frame."""
+        """Return the branches in an order that depends only on the snapshot: by lowest rank, then by frame."""
         if len(self._below) < 2:
             return list(self._below.values())
         return sorted(self._below.values(), key=_order)
 
     def add(self, frames: Iterable[Frame], ranks: RankSet) -> None:
-        """Put one stack, outermost frame first, into the tree below this node."""
+        """Insert one stack, outermost frame first, below this node."""
         node = self
         node.ranks |= ranks
         for frame in frames:
@@ -98,7 +98,7 @@ class StackNode:
         node.ends |= ranks
 
     def walk(self) -> Iterator[tuple[int, StackNode]]:
-        """Every node below this one with its depth, parents first, without recursion."""
+        """Yield every node below this one with its depth, parents first, without recursion."""
         left = [(0, child) for child in reversed(self.children)]
         while left:
             depth, node = left.pop()
@@ -115,7 +115,7 @@ def _order(node: StackNode) -> tuple[int, str, str, int, bool]:
 
 
 class ThreadTree:
-    """The folded stacks of the threads that share a name: ``pt_autograd_#`` stands for all of them."""
+    """The folded stacks of the threads with one name: ``pt_autograd_#`` represents all of them."""
 
     __slots__ = ("count", "name", "root")
 
@@ -133,9 +133,9 @@ def fold(
     full: bool = False,
     sample: int = -1,
 ) -> StackNode:
-    """The main threads' stacks as one tree. Ranks without a stack *end* at the root.
+    """Return the stacks of the main threads as one tree. Ranks without a stack end at the root.
 
-    ``ranks`` limits it, ``native`` adds the C frames, ``full`` cuts nothing, ``sample`` chooses the moment.
+    ``ranks`` limits it, ``native`` adds the C frames, ``full`` cuts nothing, ``sample`` chooses the sample.
     """
     root = StackNode(_NO_FRAME)
     for row, found in classes(snapshot, ranks=ranks, native=native, sample=sample):
@@ -146,7 +146,7 @@ def fold(
 def classes(
     snapshot: Snapshot, *, ranks: RankSet | None = None, native: bool = False, sample: int = -1
 ) -> list[tuple[int, RankSet]]:
-    """Which ranks' main threads stand on the same stack, largest class first."""
+    """Return the ranks whose main threads have the same stack, largest class first."""
     rows: dict[int, list[int]] = {}
     for rank in snapshot.ranks:
         if ranks is not None and rank.rank not in ranks:
@@ -167,8 +167,8 @@ def fold_threads(
     full: bool = False,
     sample: int = -1,
 ) -> list[ThreadTree]:
-    """One tree per thread name: the main thread first, then by name. Threads that Python does not know
-    have only C frames, and are there with ``native`` only; those of breakranks itself with ``full`` only."""
+    """Return one tree per thread name: the main thread first, then by name. Threads that are unknown to Python have
+    only C frames, and are included with ``native``; those of breakranks itself with ``full``."""
     rows: dict[str, dict[int, list[int]]] = {}
     counts: dict[str, int] = {}
     spelled: dict[str, set[str]] = {}
@@ -202,13 +202,13 @@ def fold_threads(
 
 
 def frames_of(snapshot: Snapshot, row: int, *, full: bool = False) -> tuple[Frame, ...]:
-    """The frames of a class, outermost first."""
+    """Return the frames of a class, outermost first."""
     frames = snapshot.stack(row)
     return frames if full else cut(frames)
 
 
 def cut(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames without the interpreter's and the libraries' boilerplate and without those of breakranks; the
+    """Return the frames without boilerplate of the interpreter and of libraries, and without those of breakranks. The
     innermost of the others always stays.
 
     >>> cut((Frame("_run_code", "<frozen runpy>", 88), Frame("main", "train.py", 3)))
@@ -219,7 +219,7 @@ def cut(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     frames = cut_agent(frames)
     kept = []
     last = len(frames) - 1
-    glue = True  # still in the C frames between Python and what it called
+    glue = True  # still in the C frames between Python and the function that it called
     for index, frame in enumerate(frames):
         if index == last:
             kept.append(frame)
@@ -229,7 +229,7 @@ def cut(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
                 kept.append(frame)
         else:
             glue = True
-            # ``<string>`` is also a person's ``python -c``: boilerplate only when it calls boilerplate.
+            # ``<string>`` is also the code of ``python -c``: it is boilerplate only if it calls boilerplate.
             spawner = frame.file == "<string>" and frame.function == "<module>"
             if not boilerplate(frames[index + 1] if spawner else frame):
                 kept.append(frame)
@@ -243,7 +243,7 @@ def boilerplate(frame: Frame) -> bool:
 
 
 def _row(thread: Thread, native: bool) -> int:
-    # The merged stack is missing where the thread moved on before its C frames were read.
+    # There is no merged stack if the thread moved before its C frames were read.
     return (thread.native or thread.stack) if native else thread.stack
 
 

@@ -1,7 +1,7 @@
-"""What torch's flight recorder says of each rank: which collective of which group, and how far it got.
+"""What torch's flight recorder reports of each rank: which collective of which group, and its state.
 
-Operations and groups are kept once, in tables of the snapshot; a rank's history in a group is a row of
-numbers. Ranks that did the same have the same bytes, so that comparing a thousand histories is comparing bytes.
+Operations and groups are kept once, in tables of the snapshot. A rank's history in a group is a row of numbers. Ranks
+that did the same have the same bytes, so a thousand histories are compared as bytes.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable
-
-from msgspec import Struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from breakranks.rankset import RankSet
 
 SCHEDULED, STARTED, COMPLETED = "scheduled", "started", "completed"
-NOT_RECORDED = 0  # the row of an operation that the ring has no record of
+NOT_RECORDED = 0  # the row of an operation of which the ring buffer has no record
 ROW = 4  # bytes of a row in a history, least significant first
 
 
-class Operation(Struct, frozen=True, array_like=True, gc=False):
-    """What was asked for: equal on all members, if all is well. Sizes and types are as the recorder writes them."""
+class Operation(NamedTuple):
+    """What was called: equal on all members of a correct job. Sizes and types are as the recorder writes them."""
 
     name: str
     inputs: str = ""
@@ -28,10 +28,10 @@ class Operation(Struct, frozen=True, array_like=True, gc=False):
     types: str = ""
 
 
-class Group(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class Group(NamedTuple):
     """A process group. ``ranks`` are its members, folded, as far as known; ``source`` says from where: ``config``
     (the recorder or the process said so), ``world``, or ``seen`` (rebuilt from who recorded something in it: there
-    may be more members)."""
+    may be more members). ``unnamed``: the dump names no groups, and ``name`` is made of the members."""
 
     name: str
     description: str = ""
@@ -39,13 +39,14 @@ class Group(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     source: str = "config"
     backend: str = ""
     timeout: float = 0.0
+    unnamed: bool = False
 
 
-class Entry(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class Entry(NamedTuple):
     """One recorded call. ``number`` counts the collectives of its group, ``record`` all calls of its rank.
 
-    ``created`` is wall-clock seconds, ``stack`` a row of ``Snapshot.stacks`` (0: not known), ``thread`` the id
-    of the thread that called (the kernel's of a live rank, pthread's in a file; 0: not known).
+    ``created`` is wall-clock time in seconds, ``stack`` a row of ``Snapshot.stacks`` (0: not known). ``thread`` is the
+    id of the calling thread: the kernel's for a live rank, pthread's in a file, 0 where not known.
     """
 
     number: int
@@ -57,13 +58,12 @@ class Entry(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     thread: int = 0
 
 
-class Track(Struct, frozen=True, kw_only=True, array_like=True):
-    """One rank's way through one group.
+class Track(NamedTuple):
+    """The calls of one rank in one group.
 
-    ``history`` has a row of ``Snapshot.operations`` for each collective from number ``first`` on, four bytes
-    each; the ring has forgotten what was before. ``pending`` are the calls that have not
-    completed, ``last`` the newest call. ``completed`` is the number of the last that has, ``since`` the time at which
-    the first was created.
+    ``history`` has a row of ``Snapshot.operations``, of four bytes, for each collective from number ``first`` on.
+    Earlier ones have left the ring buffer. ``pending`` are the calls that have not completed, ``last`` is the newest
+    call. ``completed`` is the number of the last completed call, ``since`` is when call ``first`` was created.
     """
 
     group: int
@@ -76,7 +76,7 @@ class Track(Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def reached(self) -> int:
-        """The number of the newest collective that this rank has entered."""
+        """The number of the newest collective that this rank entered."""
         return self.first + len(self.history) // ROW - 1
 
     def row(self, number: int) -> int:
@@ -85,8 +85,8 @@ class Track(Struct, frozen=True, kw_only=True, array_like=True):
         return int.from_bytes(self.history[start : start + ROW], "little") if start >= 0 else NOT_RECORDED
 
 
-class Transfer(Struct, frozen=True, array_like=True, gc=False):
-    """A send or recv that has not completed. ``peer`` is the other end's rank in the whole job, -1 unknown."""
+class Transfer(NamedTuple):
+    """A send or recv that has not completed. ``peer`` is the other rank, numbered in the whole job; -1: not known."""
 
     group: int
     sends: bool
@@ -94,10 +94,11 @@ class Transfer(Struct, frozen=True, array_like=True, gc=False):
     entry: Entry
 
 
-class Recorder(Struct, frozen=True, kw_only=True):
-    """What one rank's flight recorder held at ``time`` (0: not known, as in a file).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder:
+    """The content of one rank's flight recorder at ``time`` (0: not known, as in a file).
 
-    ``notes`` are words on what the rank was about that only its inside knows (the FSDP module that it gathers).
+    ``notes`` are what only the process itself knows of its calls (the FSDP module that it gathers).
     """
 
     version: str
@@ -107,11 +108,11 @@ class Recorder(Struct, frozen=True, kw_only=True):
     wrapped: bool = False
     newest: float = 0.0
     source: str = ""
-    notes: dict[str, str] = {}
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 class RecorderTable:
-    """Gives every different operation and group one row for the whole snapshot. Row 0 of operations is none."""
+    """Tables with one row for each different operation and group. Row 0 of operations is ``NOT_RECORDED``."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = [Operation("")]
@@ -119,45 +120,48 @@ class RecorderTable:
         self._operation_row: dict[Operation, int] = {self.operations[0]: 0}
         self._group_row: dict[tuple[str, str, str, str], int] = {}
 
-    def operation(self, one: Operation) -> int:
-        row = self._operation_row.get(one)
+    def operation(self, operation: Operation) -> int:
+        """Return the row of an operation."""
+        row = self._operation_row.get(operation)
         if row is None:
-            row = self._operation_row[one] = len(self.operations)
-            self.operations.append(one)
+            row = self._operation_row[operation] = len(self.operations)
+            self.operations.append(operation)
         return row
 
-    def group(self, one: Group) -> int:
-        # One group may have two backends (cpu:gloo,cuda:nccl), and each counts for itself.
-        key = (one.name, one.description, one.ranks, one.backend)
+    def group(self, group: Group) -> int:
+        """Return the row of a group."""
+        # A group may have two backends (cpu:gloo,cuda:nccl). Each numbers its own calls.
+        key = (group.name, group.description, group.ranks, group.backend)
         row = self._group_row.get(key)
         if row is None:
             row = self._group_row[key] = len(self.groups)
-            self.groups.append(one)
+            self.groups.append(group)
         return row
 
 
 def pack_rows(rows: Iterable[int]) -> bytes:
-    """A history from the rows of its operations."""
-    made = array("I", rows)
+    """Return a history from the rows of its operations."""
+    packed = array("I", rows)
     if sys.byteorder == "big":
-        made.byteswap()
-    return made.tobytes()
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def unpack_rows(history: bytes) -> array[int]:
-    """
+    """Return the rows of a history.
+
     >>> list(unpack_rows(pack_rows([1, 500, 70000])))
     [1, 500, 70000]
     """
-    found = array("I")
-    found.frombytes(history)
+    rows = array("I")
+    rows.frombytes(history)
     if sys.byteorder == "big":
-        found.byteswap()
-    return found
+        rows.byteswap()
+    return rows
 
 
 def slice_of(track: Track, first: int, last: int) -> bytes:
-    """The part of a history from number ``first`` to ``last``, both included, to be compared with others'."""
+    """Return the part of a history from number ``first`` to ``last``, both included, to compare it with others."""
     return track.history[max(0, first - track.first) * ROW : max(0, last + 1 - track.first) * ROW]
 
 

@@ -1,8 +1,8 @@
 """One snapshot in one file: a header, then zlib-compressed msgpack.
 
-The header says which format it is, how long the rest must be and what its checksum is, so a truncated or
-foreign file is told from a good one before anything in it is believed. A file may come from a stranger:
-sizes are bounded before they are allocated, and every index in it is checked before anybody follows it.
+The header has the version of the format, the length of the rest and its checksum, so a truncated or foreign file is
+recognised before its content is used. A file may come from anyone: sizes are bounded before memory is allocated, and
+every index in it is checked before it is used.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from breakranks.snapshot.model import FORMAT_VERSION, Process, Snapshot
 from breakranks.snapshot.recorder_tables import ROW, Track, Transfer, unpack_rows
 
 MAGIC = b"BREAKRANKS"
-MAX_SNAPSHOT_BYTES = 1 << 30  # of the file, and of what it unpacks to
-MAX_FAMILY = 100  # processes below one another
+MAX_SNAPSHOT_BYTES = 1 << 30  # of the file, and of its unpacked content
+MAX_FAMILY = 100  # generations of processes
 _HEADER = struct.Struct("<HIQQ")  # format version, checksum, packed length, unpacked length
 HEADER_BYTES = len(MAGIC) + _HEADER.size
 
-_LAST_TIME = 1e11  # seconds
+_LAST_TIME_SECONDS = 1e11
 _AGAIN = "Make it again with: breakranks snapshot -o FILE"
 
 
 def save(snapshot: Snapshot, path: str) -> int:
-    """Write a snapshot so that ``path`` is either the whole of it or untouched. Returns its size."""
+    """Write a snapshot to ``path``, completely or not at all, and return its size in bytes."""
     path = check_place(path)
     data = pack(snapshot)
     part = f"{path}.{os.getpid()}.part"
@@ -54,7 +54,7 @@ def save(snapshot: Snapshot, path: str) -> int:
 
 
 def check_place(path: str) -> str:
-    """The real path to write to; raises if a snapshot cannot go there. Worth asking before a long look."""
+    """Return the real path to write to. Raise SnapshotError if a snapshot cannot be written there."""
     path = os.path.realpath(path)
     if os.path.isdir(path):
         raise SnapshotError(f"{path} is a folder", "Name the file to write, in that folder or another.")
@@ -62,16 +62,16 @@ def check_place(path: str) -> str:
         raise SnapshotError(f"{path} is not a file that can be replaced", "Name another one.")
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        raise SnapshotError(f"cannot write {path}: {folder} is not a folder", "Make it, or name another one.")
+        raise SnapshotError(f"cannot write {path}: {folder} is not a folder", "Create it, or name another one.")
     if not os.access(folder, os.W_OK):
-        raise SnapshotError(f"cannot write {path}: {folder} is closed to us", "Name a file in another folder.")
+        raise SnapshotError(f"cannot write {path}: permission denied in {folder}", "Name a file in another folder.")
     return path
 
 
 def load(path: str) -> Snapshot:
-    """Read a snapshot; whatever is wrong with the file is a :class:`SnapshotError` that names it."""
+    """Read a snapshot. Any fault of the file is a :class:`SnapshotError` that names it."""
     try:
-        # Not blocking: opening a pipe that nobody writes to would wait for ever.
+        # Opening a pipe without a writer would block.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
             status = os.fstat(file.fileno())
@@ -94,7 +94,7 @@ def load(path: str) -> Snapshot:
 
 
 def is_snapshot(path: str) -> bool:
-    """Whether a file starts like one of ours. It may be broken all the same."""
+    """Whether a file starts as a snapshot does. The rest of it may be damaged."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
@@ -105,18 +105,18 @@ def is_snapshot(path: str) -> bool:
 
 
 def pack(snapshot: Snapshot) -> bytes:
-    """The bytes of a snapshot file."""
+    """Return the bytes of a snapshot file."""
     try:
         plain = msgspec.msgpack.encode(snapshot)
     except UnicodeEncodeError:
-        # A file name or command line that is not UTF-8, read with surrogateescape.
+        # A file name or command line that is not UTF-8 was read with surrogateescape.
         plain = msgspec.msgpack.encode(printable(msgspec.to_builtins(snapshot, builtin_types=(bytes,))))
     packed = zlib.compress(plain, 6)
     return MAGIC + _HEADER.pack(FORMAT_VERSION, zlib.crc32(packed), len(packed), len(plain)) + packed
 
 
 def unpack(data: bytes) -> Snapshot:
-    """The snapshot in the bytes of a file; a :class:`SnapshotError` continues a sentence on the file."""
+    """Return the snapshot in the bytes of a file. The message of a :class:`SnapshotError` continues its name."""
     if not data:
         raise SnapshotError("is empty", _AGAIN)
     if not data.startswith(MAGIC[: len(data)]):
@@ -135,7 +135,7 @@ def unpack(data: bytes) -> Snapshot:
     packed = memoryview(data)[HEADER_BYTES:]
     if len(packed) < packed_size:
         raise SnapshotError(
-            f"is truncated: {len(packed):,} of {packed_size:,} bytes are there", f"Copy it again. {_AGAIN}"
+            f"is truncated: it has {len(packed):,} of {packed_size:,} bytes", f"Copy it again. {_AGAIN}"
         )
     if len(packed) > packed_size or zlib.crc32(packed) != checksum:
         raise SnapshotError("is damaged: its checksum does not match", f"Copy it again. {_AGAIN}")
@@ -149,13 +149,13 @@ def unpack(data: bytes) -> Snapshot:
 
 
 def fault(snapshot: Snapshot) -> str:
-    """What makes a snapshot unsafe to follow (an index out of range, a number without end), or ``""``."""
+    """Return what makes a snapshot unsafe to use (an index out of range, a number that is not finite), or ``""``."""
     if not snapshot.stacks or snapshot.stacks[0]:
         return "row 0 of its stacks is not the empty stack"
     frames = len(snapshot.frames)
     for row in snapshot.stacks:
         if row and not (min(row) >= 0 and max(row) < frames):
-            return "a stack names a frame that is not there"
+            return "a stack refers to a frame that does not exist"
     if not 0 <= snapshot.job.world_size <= MAX_RANK + 1:
         return f"a world of {snapshot.job.world_size} ranks"
     for missing in snapshot.missing:
@@ -196,22 +196,22 @@ def _recorders_fault(snapshot: Snapshot) -> str:
         if not _finite((recorder.time, recorder.newest)):
             return f"a time of rank {rank.rank}'s recorder that is not a number"
         used: tuple[Track | Transfer, ...] = (*recorder.tracks, *recorder.transfers)
-        for one in used:
-            if not 0 <= one.group < groups:
-                return f"rank {rank.rank} is in a group that is not there"
+        for track_or_transfer in used:
+            if not 0 <= track_or_transfer.group < groups:
+                return f"rank {rank.rank} is in a group that does not exist"
         entries = [transfer.entry for transfer in recorder.transfers]
         for track in recorder.tracks:
             entries += (*track.pending, *((track.last,) if track.last is not None else ()))
             if len(track.history) % ROW or not _finite((track.since,)):
                 return f"a history of rank {rank.rank} that is cut off"
             if track.history and max(unpack_rows(track.history)) >= operations:
-                return f"rank {rank.rank} called something that is not there"
-            # It counts from one number to the other: no farther apart than what the history has.
+                return f"rank {rank.rank} called an operation that does not exist"
+            # Rules iterate from one number to the other, so they must not be farther apart than the history is long.
             if not track.first - 1 <= track.completed <= track.reached:
-                return f"rank {rank.rank} completed what it has not called"
+                return f"rank {rank.rank} completed a call that it has not made"
         for entry in entries:
             if not (0 <= entry.operation < operations and 0 <= entry.stack < stacks and _finite((entry.created,))):
-                return f"a call of rank {rank.rank} that names what is not there"
+                return f"a call of rank {rank.rank} refers to what does not exist"
     return ""
 
 
@@ -227,7 +227,7 @@ def _family_fault(tops: Iterable[Process], rows: int) -> str:
         if not below:
             return ""
         level = below
-    return f"more than {MAX_FAMILY} processes below one another"
+    return f"more than {MAX_FAMILY} generations of processes"
 
 
 def _process_fault(process: Process, rows: int) -> str:
@@ -247,7 +247,7 @@ def _process_fault(process: Process, rows: int) -> str:
             return f"a time of process {process.pid} that is not a number"
         for thread in sample.threads:
             if not (0 <= thread.stack < rows and 0 <= thread.native < rows):
-                return f"thread {thread.tid} stands on a stack that is not there"
+                return f"thread {thread.tid} has a stack that does not exist"
             if thread.idle is not None and not math.isfinite(thread.idle):
                 return f"a time of thread {thread.tid} that is not a number"
             left = thread.call.left if thread.call is not None else None
@@ -261,19 +261,19 @@ def _finite(times: Iterable[float]) -> bool:
 
 
 def is_time(seconds: float) -> bool:
-    """Whether it is a number, and a time that a calendar has."""
-    return abs(seconds) < _LAST_TIME
+    """Whether it is a number, and a time within the range of a calendar."""
+    return abs(seconds) < _LAST_TIME_SECONDS
 
 
 def _inflate(packed: memoryview, size: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        # One byte more than promised shows a bomb without letting it grow.
+        # One byte more than promised is enough to recognise a bomb.
         plain = inflater.decompress(packed, size + 1)
     except zlib.error as error:
         raise SnapshotError("is damaged: it does not unpack", f"Copy it again. {_AGAIN}") from error
     if len(plain) != size or not inflater.eof:
-        raise SnapshotError("is damaged: it unpacks to another size than it says", _AGAIN)
+        raise SnapshotError("is damaged: it unpacks to another size than its header has", _AGAIN)
     return plain
 
 
@@ -285,7 +285,7 @@ def _decode(plain: bytes) -> Snapshot:
 
 
 def printable(value: object) -> object:
-    """Plain values whose texts can be encoded: what was not UTF-8 becomes ``?``."""
+    """Return plain values whose text can be encoded: what is not UTF-8 becomes ``?``."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
@@ -296,10 +296,10 @@ def printable(value: object) -> object:
 
 
 _REMEDIES = {
-    errno.ENOENT: "Check the path; the folder must be there.",
+    errno.ENOENT: "Check the path. The folder must exist.",
     errno.EACCES: "Read it as the user who made it: a snapshot is private (mode 0600).",
     errno.ENOSPC: "Free some space, or name a file on another disk.",
-    errno.EROFS: "Name a file on a disk that can be written.",
+    errno.EROFS: "Name a file on a writable file system.",
     errno.ENOTDIR: "Check the path: part of it is a file, not a folder.",
 }
 

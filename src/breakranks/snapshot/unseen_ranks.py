@@ -1,58 +1,55 @@
-"""Ranks that no host of a target has: why, by what each host knows of them."""
+"""Ranks that no host of a target has, and why, from what each host knows of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from breakranks.rankset import RankSet
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.model import Host, Missing
 
-_NOT_OURS = "not in the target"
+_OUTSIDE = "not in the target"
 
 
 def missing_of(
-    told: Sequence[tuple[str, Sequence[Missing]]], seen: RankSet, world: int, hosts: Sequence[Host]
+    reported: Sequence[tuple[str, Sequence[Missing]]], seen: RankSet, world: int, hosts: Sequence[Host]
 ) -> tuple[Missing, ...]:
-    """Who is missing from the whole job, of what each host said was missing there.
+    """Return the ranks that are missing from the whole job, from what each host reports as missing.
 
-    That a rank exited is known best by the host it ran on. Else it may be on a host that could not be seen, if there
-    is one; else it is where nobody looked.
+    That a rank exited is known best by the host that it ran on. Otherwise it may be on a host that could not be
+    inspected, if there is one, or on a host outside the target.
     """
     lost = never_seen(hosts)
-    if len(told) < 2 and not lost:
-        return tuple(missing for _, part in told for missing in part)
-    left = (RankSet.span(0, world) or _all(told)) - seen
+    if len(reported) < 2 and not lost:
+        return tuple(missing for _, part in reported for missing in part)
+    left = (RankSet.span(0, world) or _all(reported)) - seen
     if not left:
         return ()
     found: dict[Missing, RankSet] = {}
 
-    def say(ranks: RankSet, why: Missing) -> RankSet:
+    def add(ranks: RankSet, why: Missing) -> RankSet:
         found[why] = found.get(why, RankSet()) | ranks
         return left - ranks
 
-    for host, one in _with(told, "exited"):
-        ranks = RankSet.parse(one.ranks) & left
+    for host, entry in _with(reported, "exited"):
+        ranks = RankSet.parse(entry.ranks) & left
         if ranks:
-            detail = f"on {host}: {one.detail}" if one.detail else f"it ran on {host}"
-            left = say(ranks, Missing("", "exited", detail, host=host))
+            detail = f"on {host}: {entry.detail}" if entry.detail else f"it ran on {host}"
+            left = add(ranks, Missing("", "exited", detail, host=host))
     if left and not lost:
-        left = say(*_unplaced(told, left))
+        left = add(*_unplaced(reported, left))
     if left and lost:
-        left = say(left, Missing("", "unreachable", "; ".join(reason_lines(lost))))
-    for host, one in _with(told, "absent"):
-        ranks = RankSet.parse(one.ranks) & left if left and one.not_started else RankSet()
+        left = add(left, Missing("", "unreachable", "; ".join(reason_lines(lost))))
+    for host, entry in _with(reported, "absent"):
+        ranks = RankSet.parse(entry.ranks) & left if left and entry.not_started else RankSet()
         if ranks:
-            left = say(ranks, Missing("", "absent", f"{one.detail} (on {host})", not_started=True))
+            left = add(ranks, Missing("", "absent", f"{entry.detail} (on {host})", not_started=True))
     if left:
-        nowhere = any(True for _ in _with(told, "absent"))
-        guessed = any(one.guessed for _, one in _with(told, "absent"))
-        detail = (
-            "on a host that is not in the target, or exited: nothing tells" if guessed else "" if nowhere else _NOT_OURS
-        )
-        say(left, Missing("", "absent" if nowhere else "elsewhere", detail, guessed=guessed))
+        nowhere = any(True for _ in _with(reported, "absent"))
+        guessed = any(missing.guessed for _, missing in _with(reported, "absent"))
+        detail = "on a host that is not in the target, or exited" if guessed else "" if nowhere else _OUTSIDE
+        add(left, Missing("", "absent" if nowhere else "elsewhere", detail, guessed=guessed))
     ordered = sorted(found.items(), key=lambda item: (item[0].reason, item[0].detail))
     return tuple(replace(why, ranks=str(ranks)) for why, ranks in ordered if ranks)
 
@@ -60,25 +57,25 @@ def missing_of(
 def missing_since(
     known: Sequence[Missing], places: Mapping[int, str], seen: RankSet, looked_at: Set[str], hosts: Sequence[Host]
 ) -> tuple[Missing, ...]:
-    """Who is missing, by what was ``known`` before hosts were looked at: with the ranks of those that were lost since
-    and of which nothing was seen."""
-    found = [replace(one, ranks=str(RankSet.parse(one.ranks) - seen)) for one in known]
+    """Return the missing ranks: those that were ``known`` to be missing before the inspection, and those of hosts that
+    were lost before anything was seen of them."""
+    found = [replace(missing, ranks=str(RankSet.parse(missing.ranks) - seen)) for missing in known]
     lost = {host.name: host for host in never_seen(hosts) if host.name not in looked_at}
     gone: dict[str, list[int]] = {}
     for rank, name in places.items() if lost else ():
         if name in lost:
             gone.setdefault(reason_lines([lost[name]])[0], []).append(rank)
     found += [Missing(str(RankSet(ranks)), "unreachable", reason) for reason, ranks in gone.items()]
-    return tuple(one for one in found if one.ranks)
+    return tuple(missing for missing in found if missing.ranks)
 
 
 def never_seen(hosts: Iterable[Host]) -> list[Host]:
-    """Hosts of the target that nothing is known of."""
+    """Return the hosts of the target of which nothing is known."""
     return [host for host in hosts if host.state not in ("seen", "lost")]
 
 
 def reasons(hosts: Iterable[Host]) -> dict[str, list[str]]:
-    """Hosts by what was the matter with them."""
+    """Return the hosts by the reason why they could not be inspected."""
     alike: dict[str, list[str]] = {}
     for host in hosts:
         alike.setdefault(host.reason or host.state.replace("-", " "), []).append(host.name)
@@ -86,25 +83,26 @@ def reasons(hosts: Iterable[Host]) -> dict[str, list[str]]:
 
 
 def reason_lines(hosts: Iterable[Host]) -> list[str]:
-    """``n[3,7]: timed out``: hosts folded by what was the matter with them."""
+    """Return ``n[3,7]: timed out``: hosts folded by reason."""
     return [f"{fold(names)}: {reason}" for reason, names in reasons(hosts).items()]
 
 
-def _with(told: Sequence[tuple[str, Sequence[Missing]]], reason: str) -> Iterable[tuple[str, Missing]]:
-    return ((host, one) for host, part in told for one in part if one.reason == reason)
+def _with(reported: Sequence[tuple[str, Sequence[Missing]]], reason: str) -> Iterable[tuple[str, Missing]]:
+    return ((host, missing) for host, part in reported for missing in part if missing.reason == reason)
 
 
-def _all(told: Sequence[tuple[str, Sequence[Missing]]]) -> RankSet:
+def _all(reported: Sequence[tuple[str, Sequence[Missing]]]) -> RankSet:
     found = RankSet()
-    for _, part in told:
-        for one in part:
-            found |= RankSet.parse(one.ranks)
+    for _, part in reported:
+        for missing in part:
+            found |= RankSet.parse(missing.ranks)
     return found
 
 
-def _unplaced(told: Sequence[tuple[str, Sequence[Missing]]], left: RankSet) -> tuple[RankSet, Missing]:
-    """Hosts that know how many of their ranks have exited, not which: if those are all that are left, it is they."""
-    counts = {host: one.exited for host, one in _with(told, "elsewhere") if one.exited}
+def _unplaced(reported: Sequence[tuple[str, Sequence[Missing]]], left: RankSet) -> tuple[RankSet, Missing]:
+    """Return the ranks that have exited, if hosts know only how many of their ranks have, and these are all that are
+    left."""
+    counts = {host: missing.exited for host, missing in _with(reported, "elsewhere") if missing.exited}
     if not counts or sum(counts.values()) != len(left):
         return RankSet(), Missing("", "exited")
     if len(counts) == 1:

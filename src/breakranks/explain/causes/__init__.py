@@ -1,6 +1,6 @@
-"""Causes and facts, by what they are about. A cause is what a finding says; facts are its evidence.
+"""Causes and facts, by topic. A cause is what a finding reports; facts are its evidence.
 
-Each is a typed record with a tag; ``show.wording`` has a function for each that makes the sentence.
+Each is a typed record with a tag. ``show.wording`` has a function for each that makes the sentence.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Cause(Struct, frozen=True, kw_only=True, tag=True):
-    """Why ranks stand."""
+    """Why ranks are blocked."""
 
 
 class Fact(Struct, frozen=True, kw_only=True, tag=True):

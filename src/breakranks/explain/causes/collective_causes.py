@@ -5,26 +5,26 @@ from __future__ import annotations
 from msgspec import Struct
 
 from breakranks.explain.causes import Cause, Fact
-from breakranks.explain.values import CallName, Doing, GroupName, Subject, WaitPlace, Where
+from breakranks.explain.finding_parts import CallName, Doing, GroupName, Subject, WaitPlace, Where
 
-# ---- ranks that are not there
+# ---- ranks without a process
 
 
 class NeverCame(Cause, frozen=True, kw_only=True):
-    """``host``: the only one that was looked at; empty: this host, or, if ``several``, all hosts of the target."""
+    """``host``: the only inspected host; empty: this host or, if ``several``, all hosts of the target."""
 
     host: str = ""
     several: bool = False
 
 
 class HasGone(Cause, frozen=True, kw_only=True):
-    """``call``: the last that it must have taken part in."""
+    """``call``: the last call that it must have taken part in."""
 
     call: CallName
 
 
 class RankExited(Cause, frozen=True, kw_only=True):
-    """``host``: where it ran, where the job has several; empty: its launcher is here."""
+    """``host``: where it ran, if the job has several hosts; empty: its launcher is on this host."""
 
     host: str = ""
     several: bool = False
@@ -36,16 +36,16 @@ class NotHere(Cause, frozen=True, kw_only=True):
 
 
 class MissingDetail(Fact, frozen=True, kw_only=True):
-    """How it is known that ranks are missing, as the host that looked for them says it."""
+    """How it is known that ranks are missing, in the words of the host that looked for them."""
 
     text: str
 
 
-# ---- ranks that have not come
+# ---- ranks that have not arrived
 
 
 class LastCall(Struct, frozen=True, kw_only=True):
-    """What a rank called last; ``call`` None: none is recorded."""
+    """The last call of a rank; ``call`` None: none is recorded."""
 
     rank: int
     call: CallName | None = None
@@ -53,8 +53,8 @@ class LastCall(Struct, frozen=True, kw_only=True):
 
 
 class NotEntered(Cause, frozen=True, kw_only=True):
-    """``verb``: ``entered``, ``joined`` or ``answered``. ``behind``: by how many calls, where it is more than one.
-    ``doing`` is where the culprit is instead; ``last`` what it called last, by its dump."""
+    """``verb``: ``entered``, ``joined`` or ``answered``. ``behind``: by how many calls, if it is more than one.
+    ``doing``: what the culprit does instead; ``last``: its last call, by its dump."""
 
     verb: str
     call: CallName
@@ -68,7 +68,7 @@ class NoDump(Cause, frozen=True, kw_only=True):
 
 
 class NotTransferred(Cause, frozen=True, kw_only=True):
-    """What ``waiter`` sends was not received, or what it waits for was not sent."""
+    """The culprit has not called recv for a send of ``waiter`` (``sends``), or send for a recv."""
 
     waiter: str
     sends: bool
@@ -76,8 +76,8 @@ class NotTransferred(Cause, frozen=True, kw_only=True):
 
 
 class RanksWait(Fact, frozen=True, kw_only=True):
-    """Ranks in a call that others (``absent``) have not entered, or have ``behind`` another. Of ``unknown`` it is not
-    known whether they have."""
+    """Ranks in a call that ``absent`` ranks have not entered, or have made ``behind`` another call. For ``unknown``
+    ranks it is not known."""
 
     ranks: str
     doing: Doing
@@ -116,7 +116,7 @@ class WholeGroup(Fact, frozen=True, kw_only=True):
 
 
 class CounterSpan(Struct, frozen=True, kw_only=True):
-    """How far ranks are in a loop; ``function`` only where several have a counter of that name."""
+    """How far ranks are in a loop; ``function`` is given only where several have a counter of that name."""
 
     name: str
     low: int
@@ -125,7 +125,7 @@ class CounterSpan(Struct, frozen=True, kw_only=True):
 
 
 class CounterDiffers(Fact, frozen=True, kw_only=True):
-    """A counter, and which ranks have which value."""
+    """A counter, and the ranks that have each value."""
 
     name: str
     values: tuple[tuple[int, str], ...]
@@ -156,8 +156,8 @@ class InTransfer(Fact, frozen=True, kw_only=True):
 
 
 class PeersWait(Cause, frozen=True, kw_only=True):
-    """Ranks in sends and receives. ``sides`` where they are few and in different places; else what one of them is in,
-    and the ``ring``."""
+    """Ranks in sends and receives. ``sides`` if they are few and in different places; else the operation of one of
+    them, and the ``ring``."""
 
     sides: tuple[InTransfer, ...] = ()
     ring: tuple[int, ...] = ()
@@ -173,7 +173,7 @@ class CallSide(Struct, frozen=True, kw_only=True):
 
 
 class DifferentPlaces(Cause, frozen=True, kw_only=True):
-    """``of``: ``rendezvous``, ``collectives``, or nothing in particular."""
+    """``of``: ``rendezvous``, ``collectives``, or empty."""
 
     of: str
     sides: tuple[CallSide, ...]
@@ -205,7 +205,7 @@ class RingWait(Cause, frozen=True, kw_only=True):
 
 
 class SideWaits(Fact, frozen=True, kw_only=True):
-    """``behind``: the others have it behind another call."""
+    """``behind``: the others have made the call behind another one."""
 
     ranks: str
     call: CallName
@@ -218,7 +218,7 @@ class SideWaits(Fact, frozen=True, kw_only=True):
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """An operation with what tells it from the others."""
+    """An operation with what distinguishes it from the others."""
 
     operation: str
     inputs: str = ""
@@ -253,7 +253,7 @@ class FromArguments(Fact, frozen=True, kw_only=True):
 
 
 class CallStalled(Cause, frozen=True, kw_only=True):
-    """``only``: its only member. ``inside``: those that have not come out, where it is not all."""
+    """``only``: its only member. ``inside``: the ranks that have not returned, if not all of them."""
 
     call: CallName
     members: int
@@ -272,7 +272,7 @@ class MoreWait(Fact, frozen=True, kw_only=True):
 
 
 class CallProgress(Fact, frozen=True, kw_only=True):
-    """How far a rank has come in a group; ``reached`` None: it has recorded no call of it."""
+    """How far a rank is in a group; ``reached`` None: it has recorded no call of it."""
 
     rank: int
     group: GroupName
@@ -285,7 +285,7 @@ class CallProgress(Fact, frozen=True, kw_only=True):
 
 
 class Gather(Struct, frozen=True, kw_only=True):
-    """``fsdp``: the parameters of an FSDP model, of ``module`` if that is known; else a sharded tensor."""
+    """``fsdp``: it gathers the parameters of an FSDP model, of ``module`` if that is known; else a sharded tensor."""
 
     subject: Subject
     fsdp: bool
@@ -312,7 +312,7 @@ class GatherAdvice(Fact, frozen=True, kw_only=True):
 
 
 class LauncherWaits(Cause, frozen=True, kw_only=True):
-    """``peer``: whom it cannot reach."""
+    """``peer``: the address that it cannot reach."""
 
     launcher: str
     pid: int

@@ -1,15 +1,15 @@
-"""A file stands in the way: a lock file, or a read or write that does not end."""
+"""A rank is blocked on a file: a lock file, or a read or write that does not end."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from breakranks.explain.causes import Cause, Fact
-from breakranks.explain.values import Doing, Subject, Where
+from breakranks.explain.finding_parts import Doing, Subject, Where
 
 
 class LockHolder(Struct, frozen=True, kw_only=True):
-    """Who has a lock: a process of this host, a rank, or both."""
+    """The holder of a lock: a process of this host, a rank, or both."""
 
     pid: int = 0
     command: str = ""
@@ -34,7 +34,7 @@ class LockFileHeld(Cause, frozen=True, kw_only=True):
 
 
 class RankHoldsLock(Cause, frozen=True, kw_only=True):
-    """The culprit holds a lock that ``wanted_by`` wait for, at ``wanted_where``."""
+    """The culprit holds a lock that the ranks ``wanted_by`` wait for, at ``wanted_where``."""
 
     path: str
     doing: Doing
@@ -50,7 +50,7 @@ class BlockedIo(Cause, frozen=True, kw_only=True):
 
 
 class BlockedBelow(Cause, frozen=True, kw_only=True):
-    """Ranks of one host, each on a file of its own below one folder."""
+    """Ranks of one host, each on its own file under one folder."""
 
     folder: str
     uninterruptible: bool
@@ -66,7 +66,7 @@ class FileExists(Fact, frozen=True, kw_only=True):
 
 
 class NobodyHasFile(Fact, frozen=True, kw_only=True):
-    """``shared``: a disk that other hosts have, too."""
+    """``shared``: the file is on a disk that other hosts use too."""
 
     host: str
     shared: bool
@@ -93,7 +93,7 @@ class LockOnFile(Fact, frozen=True, kw_only=True):
 
 
 class BlockedIn(Fact, frozen=True, kw_only=True):
-    """A system call; ``kernel`` is the function of the kernel that it sleeps in."""
+    """A system call. ``kernel`` is the kernel function that it sleeps in."""
 
     call: str
     kernel: str = ""

@@ -1,12 +1,12 @@
-"""A rank waits for a process that it started to work for it: a data loader's worker, a pool's.
+"""A rank waits for a helper process that it has started: a worker of a data loader or of a pool.
 
-``task``: what it waits in, as ``multiprocessing.Pool``; empty: it loads data.
+``task``: what it waits in, such as ``multiprocessing.Pool``; empty: it loads data.
 """
 
 from __future__ import annotations
 
 from breakranks.explain.causes import Cause, Fact
-from breakranks.explain.values import Doing, Where
+from breakranks.explain.finding_parts import Doing, Where
 
 
 class WorkerGone(Cause, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class HelperStopped(Cause, frozen=True, kw_only=True):
 
 
 class HelperStuck(Cause, frozen=True, kw_only=True):
-    """``worker``: its number in the loader, ``sample``: what it reads; None where that is not known."""
+    """``worker``: its number in the loader. ``sample``: the sample that it reads. None where that is not known."""
 
     task: str
     pid: int
@@ -53,7 +53,7 @@ class HelperWait(Cause, frozen=True, kw_only=True):
 
 
 class BatchDue(Fact, frozen=True, kw_only=True):
-    """``gone``: there is no such process."""
+    """``gone``: the process no longer exists."""
 
     batch: int
     worker: int
@@ -81,7 +81,7 @@ class ForkedWithLock(Fact, frozen=True, kw_only=True):
 
 
 class ReadsSample(Fact, frozen=True, kw_only=True):
-    """``batch`` below 0: not known."""
+    """``batch`` below 0: it is not known."""
 
     index: int
     batch: int

@@ -1,29 +1,29 @@
-"""Hosts: those that could not be looked at, links that carry no data, clocks that differ."""
+"""Hosts that could not be inspected, links that carry no data, clocks that differ."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from breakranks.explain.causes import Cause, Fact
-from breakranks.explain.values import Subject
+from breakranks.explain.finding_parts import Subject
 
 
 class HostsLost(Fact, frozen=True, kw_only=True):
-    """Hosts with what was the matter with them, as the transport says it."""
+    """Hosts, and why they could not be inspected, in the words of the transport."""
 
     hosts: tuple[str, ...]
     reason: str
 
 
 class Unreached(Cause, frozen=True, kw_only=True):
-    """Ranks whose hosts could not be looked at, or, if ``lost``, no more."""
+    """Ranks whose hosts could not be inspected or, if ``lost``, were lost during the inspection."""
 
     hosts: tuple[HostsLost, ...]
     lost: bool
 
 
 class Unanswered(Fact, frozen=True, kw_only=True):
-    """Data for a host that could not be looked at, which is not acknowledged."""
+    """Unacknowledged data for a host that could not be inspected."""
 
     rank: int
     host: str
@@ -33,8 +33,8 @@ class Unanswered(Fact, frozen=True, kw_only=True):
 
 
 class CutConnection(Struct, frozen=True, kw_only=True):
-    """A connection on which data is sent again and again: from ``near`` to ``far``, or, where no rank has that end, to
-    an address of a host."""
+    """A connection on which data is retransmitted: from ``near`` to ``far`` or, if no rank has that end, to an address
+    of a host."""
 
     near: Subject
     far: Subject | None
@@ -50,7 +50,7 @@ class LinkCut(Cause, frozen=True, kw_only=True):
 
 
 class CutQueues(Fact, frozen=True, kw_only=True):
-    """Both ends of a connection that is cut; ``far_unread`` None: no rank of that host has the other end."""
+    """Both ends of a connection that is cut; ``far_unread`` None: no rank of the host has the other end."""
 
     host: str
     local: str
@@ -73,7 +73,7 @@ class ClockOffset(Struct, frozen=True, kw_only=True):
 
 
 class ClocksDiffer(Cause, frozen=True, kw_only=True):
-    """``offsets`` from most of the hosts; of two hosts one offset, from the ``other``."""
+    """``offsets`` from most of the hosts. Of two hosts, one offset from the ``other``."""
 
     offsets: tuple[ClockOffset, ...]
     other: str = ""
@@ -90,7 +90,7 @@ class TimesCorrected(Fact, frozen=True, kw_only=True):
 
 
 class SameCause(Fact, frozen=True, kw_only=True):
-    """One of several alike causes of ranks of one host."""
+    """One of several similar causes of ranks of one host."""
 
     subject: Subject
     cause: Cause

@@ -1,13 +1,13 @@
-"""A process that does not run, waits for a person, holds the GIL, or works."""
+"""A process that does not run, waits for input, holds the GIL, or works."""
 
 from __future__ import annotations
 
 from breakranks.explain.causes import Cause, Fact
-from breakranks.explain.values import Where
+from breakranks.explain.finding_parts import Where
 
 
 class Stopped(Cause, frozen=True, kw_only=True):
-    """``by``: ``signal``, ``debugger``, or nothing where the ranks differ."""
+    """``by``: ``signal``, ``debugger``, or empty if the ranks differ."""
 
     by: str = ""
 
@@ -22,7 +22,7 @@ class AtPrompt(Cause, frozen=True, kw_only=True):
 
 
 class AtBreakpoint(Cause, frozen=True, kw_only=True):
-    """At a breakpoint of breakranks; ``held``: not at the prompt itself."""
+    """At a breakpoint of breakranks. ``held``: another rank is to be at the prompt."""
 
     held: bool
     where: Where | None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from breakranks.explain.causes import Cause, Fact
-from breakranks.explain.values import Doing, Where
+from breakranks.explain.finding_parts import Doing, Where
 
 
 class WaitedObject(Struct, frozen=True, kw_only=True):
-    """What a thread waits for. ``kind``: ``Lock``, ``Queue``, ``Thread``, ``import lock``; ``name``: as its code calls
-    it. ``taken``: where its owner took it; ``state``: what a queue or an event is."""
+    """What a thread waits for. ``kind``: ``Lock``, ``Queue``, ``Thread``, ``import lock``. ``name``: its name in the
+    code. ``taken``: where its owner took it. ``state``: the state of a queue or an event."""
 
     kind: str
     name: str = ""
@@ -39,7 +39,7 @@ class SelfDeadlock(Cause, frozen=True, kw_only=True):
 
 
 class OwnedByThread(Cause, frozen=True, kw_only=True):
-    """The main thread waits for what another has, and that one may wait for yet another."""
+    """The main thread waits for what another thread holds, and that thread may wait for yet another one."""
 
     steps: tuple[ThreadStep, ...]
 
@@ -55,7 +55,7 @@ class ThreadsAtLocks(Cause, frozen=True, kw_only=True):
 
 
 class AwaitsObject(Cause, frozen=True, kw_only=True):
-    """``ended``: threads that might have ended the wait, and have ended."""
+    """``ended``: threads that could have ended the wait, and have ended themselves."""
 
     wait: WaitedObject
     where: Where | None
@@ -71,7 +71,7 @@ class AwaitsUnknown(Cause, frozen=True, kw_only=True):
 
 
 class ThreadWaitsFor(Fact, frozen=True, kw_only=True):
-    """``owner``: the thread that has it, if that is known."""
+    """``owner``: the thread that holds it, if that is known."""
 
     thread: str
     wait: WaitedObject
@@ -80,7 +80,7 @@ class ThreadWaitsFor(Fact, frozen=True, kw_only=True):
 
 
 class ThreadDoes(Fact, frozen=True, kw_only=True):
-    """``placed``: whether where it is adds anything."""
+    """``placed``: whether to name its place."""
 
     thread: str
     doing: Doing
@@ -105,7 +105,7 @@ class QueueUsers(Fact, frozen=True, kw_only=True):
 
 
 class SaidWait(Fact, frozen=True, kw_only=True):
-    """What a thread waits for, in a few words: an object, a file, or a batch of a worker."""
+    """What a thread waits for: an object, a file, or a batch of a worker."""
 
     wait: WaitedObject | None = None
     owner: str = ""

@@ -1,1 +1,2 @@
-"""What the flight recorder's histories say: who has not come, who called something else, who waits in a ring."""
+"""What the histories of flight recorders show: which ranks have not entered a call, which made another one, which wait
+in a ring."""

@@ -1,11 +1,11 @@
-"""Roots and rings of the wait-for graph, each a cause with those that it holds up."""
+"""Roots and rings of the wait-for graph: each is a cause, with the ranks that it blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from breakranks.explain.collectives.progress import CallMismatch, CollectiveProgress, PendingCall
+from breakranks.explain.collectives.collective_progress import CallMismatch, CollectiveProgress, PendingCall
 from breakranks.rankset import RankSet
 
 MISSING, MISMATCH, ORDER, P2P, STALLED = (
@@ -18,7 +18,8 @@ MISSING, MISMATCH, ORDER, P2P, STALLED = (
 
 
 class WaitLayer(NamedTuple):
-    """Ranks of one layer that wait in calls of the same kind, and for whom: ``depth`` 1 waits for the culprits."""
+    """Ranks of one layer that wait in calls of the same kind, and for which ranks. ``depth`` 1 waits for the
+    culprits."""
 
     depth: int
     ranks: RankSet
@@ -27,7 +28,7 @@ class WaitLayer(NamedTuple):
 
 
 class RootCause(NamedTuple):
-    """Why ranks stand: ``wait`` is the call that most of those wait in that wait for the culprits themselves."""
+    """Why ranks are blocked. ``wait`` is the call that most of the ranks are in that wait for the culprits directly."""
 
     kind: str
     culprits: RankSet
@@ -35,77 +36,77 @@ class RootCause(NamedTuple):
     wait: PendingCall | None = None
     steps: tuple[WaitLayer, ...] = ()
     mismatch: CallMismatch | None = None
-    # Each side of a ring, and the call that it stands in: it waits for the next side, the last for the first.
+    # Each side of a ring, and its call. It waits for the next side, and the last side for the first.
     ring: tuple[tuple[RankSet, PendingCall], ...] = ()
 
 
-def causes(ledger: CollectiveProgress) -> list[RootCause]:
-    """Every independent cause, the one with the most victims first."""
-    edges = ledger.edges()
+def causes(progress: CollectiveProgress) -> list[RootCause]:
+    """Return every independent cause, the one with the most victims first."""
+    edges = progress.edges()
     awaited = RankSet()
     for others in edges.values():
         awaited |= others
     found = []
     cores = RankSet()
-    for mismatch in ledger.mismatches:
+    for mismatch in progress.mismatches:
         core = RankSet(
             rank
-            for rank, waits in ledger.waits.items()
+            for rank, waits in progress.waits.items()
             if any(w.group == mismatch.group and not w.is_transfer and w.entry.number >= mismatch.number for w in waits)
         )
-        found.append(_mismatch(mismatch, core, edges, ledger))
+        found.append(_mismatch(mismatch, core, edges, progress))
         cores |= core
     waiting = RankSet(rank for rank, others in edges.items() if others)
     stalled = RankSet(edges) - waiting - cores
     roots = awaited - waiting - cores - stalled
-    for culprits, wait in _grouped(ledger, roots):
-        steps = _steps(ledger, edges, culprits)
+    for culprits, wait in _grouped(progress, roots):
+        steps = _steps(progress, edges, culprits)
         found.append(RootCause(kind=MISSING, culprits=culprits, victims=_all(steps), wait=wait, steps=steps))
-    lonely = _lonely(ledger, stalled)
+    lonely = _alone(progress, stalled)
     if lonely is not None:
-        found.append(lonely._replace(victims=_all(_steps(ledger, edges, lonely.culprits)) - lonely.culprits))
+        found.append(lonely._replace(victims=_all(_steps(progress, edges, lonely.culprits)) - lonely.culprits))
         stalled -= lonely.culprits
         cores |= lonely.culprits
-    for culprits, wait in _standing(ledger, stalled):
-        steps = _steps(ledger, edges, culprits)
+    for culprits, wait in _stalled_calls(progress, stalled):
+        steps = _steps(progress, edges, culprits)
         found.append(RootCause(kind=STALLED, culprits=culprits, victims=_all(steps), wait=wait, steps=steps))
     ends = roots | cores | stalled
-    found += _rings(ledger, edges, waiting - _reach(edges, ends) - ends)
-    return sorted(found, key=lambda cause: _order(ledger, cause))
+    found += _rings(progress, edges, waiting - _reach(edges, ends) - ends)
+    return sorted(found, key=lambda cause: _order(progress, cause))
 
 
-def _order(ledger: CollectiveProgress, cause: RootCause) -> tuple[bool, bool, int, int]:
-    """What was seen before what was not, and then the one with the most victims first."""
+def _order(progress: CollectiveProgress, cause: RootCause) -> tuple[bool, bool, int, int]:
+    """Return the sort key of causes: inspected culprits first, then the most victims."""
     return (
         cause.kind == STALLED,
-        not cause.culprits <= ledger.known,
+        not cause.culprits <= progress.known,
         -len(cause.victims),
         cause.culprits.first,
     )
 
 
 def sides_of(cause: RootCause) -> RankSet:
-    """Every rank of a ring."""
+    """Return every rank of a ring."""
     found = RankSet()
     for ranks, _ in cause.ring:
         found |= ranks
     return found
 
 
-def _rings(ledger: CollectiveProgress, edges: dict[int, RankSet], among: RankSet) -> Iterator[RootCause]:
-    """Ranks that wait for nobody outside: there is a ring among them."""
+def _rings(progress: CollectiveProgress, edges: dict[int, RankSet], among: RankSet) -> Iterator[RootCause]:
+    """Yield the rings among ranks that wait only for each other."""
     while among:
         ring = _ring(edges, among)
         if not ring:
             return
-        calls = [(rank, ledger.head(rank)) for rank in ring]
-        sides = tuple(_side(ledger, calls, index) for index in range(len(calls)))
+        calls = [(rank, progress.head(rank)) for rank in ring]
+        sides = tuple(_side(progress, calls, index) for index in range(len(calls)))
         members = RankSet()
         for ranks, _ in sides:
             members |= ranks
-        steps = _steps(ledger, edges, members)
+        steps = _steps(progress, edges, members)
         kind = P2P if all(wait.is_transfer for _, wait in calls) else ORDER
-        culprits = _fewer(sides) or members
+        culprits = _smaller(sides) or members
         yield RootCause(
             kind=kind,
             culprits=culprits,
@@ -118,35 +119,38 @@ def _rings(ledger: CollectiveProgress, edges: dict[int, RankSet], among: RankSet
         among -= _reach(edges, members) | members
 
 
-def _side(ledger: CollectiveProgress, calls: list[tuple[int, PendingCall]], index: int) -> tuple[RankSet, PendingCall]:
-    """A rank of a ring, with those that stand in the same call and that the one before waits for just as well."""
+def _side(
+    progress: CollectiveProgress, calls: list[tuple[int, PendingCall]], index: int
+) -> tuple[RankSet, PendingCall]:
+    """Return a rank of a ring, with the other ranks that are in the same call and that the one before waits for too."""
     rank, wait = calls[index]
     _, before = calls[index - 1]
     if wait.is_transfer:
         return RankSet([rank]), wait
     wanted = before.others
-    same = [other for other in wanted if other in ledger.waits and _same(ledger.head(other), wait)]
+    same = [other for other in wanted if other in progress.waits and _same(progress.head(other), wait)]
     return RankSet([rank, *same]), wait
 
 
-def _fewer(sides: tuple[tuple[RankSet, PendingCall], ...]) -> RankSet | None:
-    """Of two sides the smaller: it is more likely that few have left the common way than that many have."""
+def _smaller(sides: tuple[tuple[RankSet, PendingCall], ...]) -> RankSet | None:
+    """Return the smaller of two sides, if they differ in size: it is more likely that a few ranks are wrong than that
+    many are."""
     if len(sides) != 2 or len(sides[0][0]) == len(sides[1][0]):
         return None
     return min(sides, key=lambda side: len(side[0]))[0]
 
 
-def _same(one: PendingCall, other: PendingCall) -> bool:
-    return not one.is_transfer and (one.group, one.entry.number) == (other.group, other.entry.number)
+def _same(wait: PendingCall, other: PendingCall) -> bool:
+    return not wait.is_transfer and (wait.group, wait.entry.number) == (other.group, other.entry.number)
 
 
 def _mismatch(
-    mismatch: CallMismatch, core: RankSet, edges: dict[int, RankSet], ledger: CollectiveProgress
+    mismatch: CallMismatch, core: RankSet, edges: dict[int, RankSet], progress: CollectiveProgress
 ) -> RootCause:
     sides = sorted(mismatch.sides, key=lambda side: len(side[0]))
     tie = len(sides[-1][0]) == len(sides[-2][0])
     culprits = mismatch.ranks if tie else mismatch.ranks - sides[-1][0]
-    steps = _steps(ledger, edges, core)
+    steps = _steps(progress, edges, core)
     return RootCause(
         kind=MISMATCH,
         culprits=culprits,
@@ -157,13 +161,13 @@ def _mismatch(
     )
 
 
-def _grouped(ledger: CollectiveProgress, roots: RankSet) -> list[tuple[RankSet, PendingCall]]:
-    """Roots that are missing from the same call are one cause."""
+def _grouped(progress: CollectiveProgress, roots: RankSet) -> list[tuple[RankSet, PendingCall]]:
+    """Return the roots, grouped by the call that they are missing from: each group is one cause."""
     calls: dict[tuple[int, int, int], PendingCall] = {}
     began: dict[tuple[int, int, int], float] = {}
     missing: dict[int, dict[tuple[int, int, int], int]] = {}
-    for rank in ledger.waits:
-        wait = ledger.head(rank)
+    for rank in progress.waits:
+        wait = progress.head(rank)
         key = (wait.group, wait.entry.number, rank if wait.is_transfer else -1)
         for root in wait.others & roots:
             calls.setdefault(key, wait)
@@ -172,19 +176,22 @@ def _grouped(ledger: CollectiveProgress, roots: RankSet) -> list[tuple[RankSet, 
             mine[key] = mine.get(key, 0) + 1
     found: dict[tuple[int, int, int], list[int]] = {}
     for root, keys in missing.items():
-        # The call that was waited in first is the one that it should have come to first.
+        # The call with the earliest wait is the one that it should have entered first.
         best = min(keys, key=lambda key: (began[key], -keys[key], key))
         found.setdefault(best, []).append(root)
     return [(RankSet(ranks), calls[key]) for key, ranks in found.items()]
 
 
-def _lonely(ledger: CollectiveProgress, stalled: RankSet) -> RootCause | None:
-    """Ranks that are each alone in a group of which no other member is known: gloo's dumps do not name members, and who
-    never called anything in a group leaves no trace of it. Several at once have most likely missed each other."""
+def _alone(progress: CollectiveProgress, stalled: RankSet) -> RootCause | None:
+    """Return ranks that are each alone in a group of which no other member is known, as one cause.
+
+    gloo's dumps do not name members, and a rank that never made a call in a group leaves no trace of it. If there are
+    several such ranks, they probably wait for each other.
+    """
     sides = []
     for rank in stalled:
-        head = ledger.head(rank)
-        alone = ledger.group(head.group).source == "seen" and ledger.members[head.group] == RankSet([rank])
+        head = progress.head(rank)
+        alone = progress.group(head.group).source == "seen" and progress.members[head.group] == RankSet([rank])
         if alone and not head.is_transfer:
             sides.append((RankSet([rank]), head))
     if len(sides) < 2:
@@ -194,18 +201,18 @@ def _lonely(ledger: CollectiveProgress, stalled: RankSet) -> RootCause | None:
     )
 
 
-def _standing(ledger: CollectiveProgress, stalled: RankSet) -> list[tuple[RankSet, PendingCall]]:
-    """Calls that all their members are in, and that do not complete."""
+def _stalled_calls(progress: CollectiveProgress, stalled: RankSet) -> list[tuple[RankSet, PendingCall]]:
+    """Return calls that all their members are in, and that do not complete."""
     found: dict[tuple[int, int], tuple[PendingCall, list[int]]] = {}
     for rank in stalled:
-        head = ledger.head(rank)
-        if not head.is_transfer and not ledger.unclear(head):
+        head = progress.head(rank)
+        if not head.is_transfer and not progress.unclear(head):
             found.setdefault((head.group, head.entry.number), (head, []))[1].append(rank)
     return [(RankSet(ranks), wait) for wait, ranks in found.values()]
 
 
 def _reach(edges: dict[int, RankSet], goals: RankSet) -> RankSet:
-    """The ranks that wait for one of these, in however many steps."""
+    """Return the ranks that wait for one of these, directly or through others."""
     found = goals
     left = [(rank, others) for rank, others in edges.items() if rank not in goals]
     while True:
@@ -216,8 +223,8 @@ def _reach(edges: dict[int, RankSet], goals: RankSet) -> RankSet:
         left = [(rank, others) for rank, others in left if rank not in found]
 
 
-def _steps(ledger: CollectiveProgress, edges: dict[int, RankSet], culprits: RankSet) -> tuple[WaitLayer, ...]:
-    """The chain from the culprits outwards: who waits for them, who waits for those, and so on."""
+def _steps(progress: CollectiveProgress, edges: dict[int, RankSet], culprits: RankSet) -> tuple[WaitLayer, ...]:
+    """Return the layers of waiting ranks, from those that wait for the culprits outwards."""
     steps: list[WaitLayer] = []
     before = found = culprits
     depth = 0
@@ -229,8 +236,8 @@ def _steps(ledger: CollectiveProgress, edges: dict[int, RankSet], culprits: Rank
             break
         kinds: dict[tuple[str, str, int], list[tuple[int, PendingCall]]] = {}
         for rank in layer:
-            wait = ledger.head(rank)
-            kinds.setdefault(_kind(ledger, wait), []).append((rank, wait))
+            wait = progress.head(rank)
+            kinds.setdefault(_kind(progress, wait), []).append((rank, wait))
         for pairs in kinds.values():
             waits: dict[tuple[int, int], PendingCall] = {}
             others = RankSet()
@@ -244,9 +251,9 @@ def _steps(ledger: CollectiveProgress, edges: dict[int, RankSet], culprits: Rank
     return tuple(steps)
 
 
-def _kind(ledger: CollectiveProgress, wait: PendingCall) -> tuple[str, str, int]:
-    group = ledger.group(wait.group)
-    return (group.description or group.name, ledger.name(wait.entry.operation), wait.peer if wait.is_transfer else -1)
+def _kind(progress: CollectiveProgress, wait: PendingCall) -> tuple[str, str, int]:
+    group = progress.group(wait.group)
+    return (group.description or group.name, progress.name(wait.entry.operation), wait.peer if wait.is_transfer else -1)
 
 
 def _all(steps: tuple[WaitLayer, ...]) -> RankSet:
@@ -257,7 +264,7 @@ def _all(steps: tuple[WaitLayer, ...]) -> RankSet:
 
 
 def _ring(edges: dict[int, RankSet], among: RankSet) -> list[int]:
-    """A shortest ring that goes through some rank of these: breadth first from each until it comes back."""
+    """Return a shortest ring through one of these ranks: a breadth-first search from each until it comes back."""
     best: list[int] = []
     for start in list(among)[:64]:
         came: dict[int, int] = {}

@@ -1,5 +1,5 @@
-"""One module a rule. ``REASONS`` are asked in this order about each rank that waits for no other rank;
-the first that knows answers."""
+"""One module per rule. ``REASONS`` are applied in this order to each rank that waits for no other rank. The first that
+returns a cause wins."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ REASONS: tuple[Callable[[JobView, ProcessView], RankCause | None], ...] = (
 )
 
 
-def reason_for(case: JobView, one: ProcessView) -> RankCause | None:
-    """Why this rank is where it is; None when its stack says nothing special (it sleeps, it computes)."""
+def reason_for(job: JobView, view: ProcessView) -> RankCause | None:
+    """Return why a rank is where it is, or None if its stack shows nothing special (it sleeps, it computes)."""
     for rule in REASONS:
-        found = rule(case, one)
+        found = rule(job, view)
         if found is not None:
             return found
     return None

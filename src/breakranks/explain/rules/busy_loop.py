@@ -1,36 +1,36 @@
-"""busy-loop, straggler: a rank that works while the others wait."""
+"""busy-loop, straggler: a rank that works while other ranks wait."""
 
 from __future__ import annotations
 
 from breakranks.explain.actions import RunBreakranks, stacks_of
 from breakranks.explain.causes.process_causes import Computing, MovesInCode, NeverLeaves, SeenAtLines, Spinning
 from breakranks.explain.diagnosis import GUESS, LIKELY
+from breakranks.explain.finding_parts import where_of
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import BUSY_SHARE, ProcessView
 from breakranks.explain.rules.lock_owners import attach
 from breakranks.explain.rules.rank_cause import SLOW_SECONDS, WORKING_SECONDS, RankCause
-from breakranks.explain.values import where_of
 from breakranks.snapshot.code_owner import is_own, native_tail
 from breakranks.snapshot.model import PROGRESS, Frame, Thread
 
-# The body of a loop that only waits is short: `while not ready(): pass`.
+# A loop that only waits has a short body: `while not ready(): pass`.
 _SHORT_BODY = 2
-_LOOKS = 6
+_MIN_SAMPLES = 6
 
 
-def reason(case: JobView, one: ProcessView) -> RankCause | None:
+def reason(job: JobView, view: ProcessView) -> RankCause | None:
     if (
-        one.activity.word in ("sleep", "unknown", "event-loop", "idle", "gpu-wait")
-        or one.thread is None
-        or one.busy < BUSY_SHARE
+        view.activity.word in ("sleep", "unknown", "event-loop", "idle", "gpu-wait")
+        or view.thread is None
+        or view.busy < BUSY_SHARE
     ):
         return None
-    threads = [t for sample in one.process.samples for t in sample.threads if t.tid == one.thread.tid and t.stack]
-    stacks = [case.snapshot.stack(thread.stack) for thread in threads]
-    share = min(one.busy, 1.0)
+    threads = [t for sample in view.process.samples for t in sample.threads if t.tid == view.thread.tid and t.stack]
+    stacks = [job.snapshot.stack(thread.stack) for thread in threads]
+    share = min(view.busy, 1.0)
     loop, lines, callees = _loop(stacks)
     short = len(lines) <= _SHORT_BODY and callees <= 1
-    if loop is not None and short and not _computes(case, threads, stacks) and not _counts(threads, loop):
+    if loop is not None and short and not _computes(job, threads, stacks) and not _counts(threads, loop):
         return RankCause(
             kind="busy-loop",
             cause=Spinning(where=where_of(loop)),
@@ -38,29 +38,29 @@ def reason(case: JobView, one: ProcessView) -> RankCause | None:
                 NeverLeaves(share=share, function=loop.function),
                 SeenAtLines(looks=len(stacks), lines=tuple(sorted(lines))),
             ),
-            next=(stacks_of(one.process.pid, "--native"), *attach(case, one)),
+            next=(stacks_of(view.process.pid, "--native"), *attach(job, view)),
             confidence=LIKELY,
             needs=SLOW_SECONDS,
             where=loop,
             grounds=("same-loop",),
-            samples=_LOOKS,
+            samples=_MIN_SAMPLES,
         )
     return RankCause(
         kind="straggler",
-        cause=Computing(context=one.activity.context, where=where_of(loop or one.where)),
+        cause=Computing(context=view.activity.context, where=where_of(loop or view.where)),
         evidence=(MovesInCode(share=share, lines=len({stack[-1] for stack in stacks}), looks=len(stacks)),),
-        next=(RunBreakranks(command="top", args=("--rank", str(case.rank_of(one.process) or 0))),),
-        confidence=LIKELY if one.moved or len(lines) > 1 else GUESS,
+        next=(RunBreakranks(command="top", args=("--rank", str(job.rank_of(view.process) or 0))),),
+        confidence=LIKELY if view.moved or len(lines) > 1 else GUESS,
         needs=WORKING_SECONDS,
-        where=loop or one.where,
+        where=loop or view.where,
         grounds=("works",),
-        samples=_LOOKS,
+        samples=_MIN_SAMPLES,
     )
 
 
 def _loop(stacks: list[tuple[Frame, ...]]) -> tuple[Frame | None, set[int], int]:
-    """The innermost function of the user's own code that is on every stack, the lines that it was seen at,
-    and how many functions it was seen to call."""
+    """Return the innermost function of the user's code that is on every stack, the lines at which it was seen, and how
+    many functions it was seen to call."""
     owns = [[frame for frame in stack if is_own(frame.file)] for stack in stacks]
     depth = 0
     for level in zip(*owns, strict=False):
@@ -68,7 +68,7 @@ def _loop(stacks: list[tuple[Frame, ...]]) -> tuple[Frame | None, set[int], int]
             break
         depth += 1
         if len({frame.line for frame in level}) > 1:
-            break  # below here the calls differ
+            break  # the calls below differ
     if not depth:
         return None, set(), 0
     lines = {own[depth - 1].line for own in owns}
@@ -76,12 +76,12 @@ def _loop(stacks: list[tuple[Frame, ...]]) -> tuple[Frame | None, set[int], int]
     return owns[-1][depth - 1], lines, len(callees)
 
 
-def _computes(case: JobView, threads: list[Thread], stacks: list[tuple[Frame, ...]]) -> bool:
-    """Whether it was seen in a library: numpy and torch compute, the interpreter only loops. Where no C frames
-    could be read, that cannot be excluded."""
+def _computes(job: JobView, threads: list[Thread], stacks: list[tuple[Frame, ...]]) -> bool:
+    """Whether it was seen in a library: numpy and torch compute, a plain loop stays in the interpreter. True if no C
+    frames could be read."""
     if any(not is_own(stack[-1].file) for stack in stacks):
         return True
-    merged = [case.snapshot.stack(thread.native) for thread in threads if thread.native]
+    merged = [job.snapshot.stack(thread.native) for thread in threads if thread.native]
     if not merged:
         return True
     return any(
@@ -92,7 +92,7 @@ def _computes(case: JobView, threads: list[Thread], stacks: list[tuple[Frame, ..
 
 
 def _counts(threads: list[Thread], loop: Frame) -> bool:
-    """Whether the plain values of the loop's function change: it counts, or collects. Unknown counts as work."""
+    """Whether the plain values of the loop's function change: it counts or collects. Unknown counts as work."""
     key = f"{loop.function}.{PROGRESS}"
     marks = {thread.hints.get(key) for thread in threads}
     return len(marks) > 1 or None in marks

@@ -1,4 +1,4 @@
-"""unreachable, clock-skew, and what all ranks of one host have in common."""
+"""unreachable, clock-skew, and causes that all ranks of one host have in common."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from statistics import median
 
 from breakranks.explain.actions import Action, Advise, RunShell
 from breakranks.explain.causes import Cause
+from breakranks.explain.causes.external_causes import AwaitsAnswers
 from breakranks.explain.causes.file_causes import BlockedBelow, BlockedIo
 from breakranks.explain.causes.host_causes import (
     ClockOffset,
@@ -16,48 +17,47 @@ from breakranks.explain.causes.host_causes import (
     TimesCorrected,
     Unreached,
 )
-from breakranks.explain.causes.outside_causes import AwaitsAnswers
 from breakranks.explain.causes.process_causes import Stopped
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Finding
+from breakranks.explain.finding_parts import Subject
 from breakranks.explain.job_view import JobView, RankGroup
 from breakranks.explain.rules import network_cut
-from breakranks.explain.rules.candidate import Candidate, direct, held_up, victims_evidence, waiting_place
+from breakranks.explain.rules.candidate import FindingCandidate, direct, held_up, victims_evidence, waiting_place
 from breakranks.explain.rules.rank_cause import PATIENCE_SECONDS, RankCause
-from breakranks.explain.values import Subject
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Host
 from breakranks.snapshot.unseen_ranks import never_seen, reasons
 
 Causes = dict[tuple[str, str, object], tuple[RankSet, RankCause]]
-# Of these it may be the host itself that is gone; the others answer, and only we get no further.
+# With these states the host itself may be down. With the others it answers, and only the inspection failed.
 _SILENT = ("unreachable", "timed-out", "lost")
-# Seconds. Logs of two hosts that are less apart can still be read side by side.
+# Logs of two hosts whose clocks differ less can still be compared by time.
 _SKEW_SECONDS = 1.0
 _SHOWN = 4
 
 
-def unreachable(case: JobView, waiting: list[RankGroup]) -> list[Candidate]:
-    """Ranks on hosts that could not be looked at, or no more, while others wait for them."""
+def unreachable(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
+    """Return candidates for ranks on hosts that could not be inspected, or were lost, while others wait for them."""
     found = []
-    lost = never_seen(case.snapshot.hosts)
-    if case.unreached and lost:
-        found.append(_not_seen(case, case.unreached, lost, waiting))
-    for host in (host for host in case.snapshot.hosts if host.state == "lost"):
-        ranks = RankSet(one.rank for one in case.snapshot.ranks if one.host == host.name)
+    lost = never_seen(job.snapshot.hosts)
+    if job.unreached and lost:
+        found.append(_not_seen(job, job.unreached, lost, waiting))
+    for host in (host for host in job.snapshot.hosts if host.state == "lost"):
+        ranks = RankSet(rank.rank for rank in job.snapshot.ranks if rank.host == host.name)
         if ranks:
-            found.append(_not_seen(case, ranks, [host], waiting))
-    return [one for one in found if one is not None]
+            found.append(_not_seen(job, ranks, [host], waiting))
+    return [candidate for candidate in found if candidate is not None]
 
 
-def _not_seen(case: JobView, ranks: RankSet, hosts: list[Host], waiting: list[RankGroup]) -> Candidate | None:
-    victims = case.victims_of(ranks) - lost_ranks(case) if waiting else RankSet()
+def _not_seen(job: JobView, ranks: RankSet, hosts: list[Host], waiting: list[RankGroup]) -> FindingCandidate | None:
+    victims = job.victims_of(ranks) - lost_ranks(job) if waiting else RankSet()
     if not victims:
         return None
     nodes = [node for node in waiting if node.ranks & victims]
     exact = all(node.exact for node in direct(nodes, ranks))
     silent = all(host.state in _SILENT for host in hosts)
-    # Where it is not known for whom they wait: anybody else that was seen and has not come might be the one.
-    others = any(node.ranks - ranks for node in case.roots())
+    # If it is not known for which ranks they wait, any other inspected rank that has not arrived may be the cause.
+    others = any(node.ranks - ranks for node in job.roots())
     finding = Finding(
         kind="unreachable",
         culprits=str(ranks),
@@ -65,14 +65,14 @@ def _not_seen(case: JobView, ranks: RankSet, hosts: list[Host], waiting: list[Ra
         confidence=LIKELY if silent and (exact or not others) else GUESS,
         cause=_unreached(hosts),
         subject=Subject(ranks=str(ranks)),
-        held_up=held_up(case, ranks, victims, at=waiting_place(nodes, ranks)),
+        held_up=held_up(job, ranks, victims, at=waiting_place(nodes, ranks)),
         victims_at=waiting_place(nodes, ranks),
         where=None,
-        evidence=(*lost_facts(hosts), *network_cut.unanswered(case, hosts), *victims_evidence(case, nodes)),
+        evidence=(*lost_facts(hosts), *network_cut.unanswered(job, hosts), *victims_evidence(job, nodes)),
         next=_remedies(hosts),
         grounds=("ranks-unseen",),
     )
-    return Candidate(finding=finding, needs=PATIENCE_SECONDS, culprits=ranks, victims=victims)
+    return FindingCandidate(finding=finding, needs=PATIENCE_SECONDS, culprits=ranks, victims=victims)
 
 
 def _unreached(hosts: list[Host]) -> Unreached:
@@ -80,7 +80,7 @@ def _unreached(hosts: list[Host]) -> Unreached:
 
 
 def lost_facts(hosts: list[Host]) -> tuple[HostsLost, ...]:
-    """Hosts by what was the matter with them."""
+    """Return the hosts by the reason why they could not be inspected."""
     return tuple(HostsLost(hosts=tuple(names), reason=reason) for reason, names in reasons(hosts).items())
 
 
@@ -91,25 +91,25 @@ def _remedies(hosts: list[Host]) -> tuple[Action, ...]:
     return tuple(Advise(what="remedy", path=remedy) for remedy in found)
 
 
-def lost_ranks(case: JobView) -> RankSet:
-    """Ranks of hosts that were seen, and then no more: what is known of them is old."""
-    names = {host.name for host in case.snapshot.hosts if host.state == "lost"}
-    return RankSet(one.rank for one in case.snapshot.ranks if one.host in names) if names else RankSet()
+def lost_ranks(job: JobView) -> RankSet:
+    """Return the ranks of hosts that were lost during the inspection: their samples are old."""
+    names = {host.name for host in job.snapshot.hosts if host.state == "lost"}
+    return RankSet(rank.rank for rank in job.snapshot.ranks if rank.host in names) if names else RankSet()
 
 
-def notes(case: JobView, told: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
-    """What is worth knowing of the hosts, whatever the verdict is."""
-    found = [_skew(case)]
-    lost = never_seen(case.snapshot.hosts)
-    if case.unreached and lost and not any(one.kind == "unreachable" for one in told):
+def notes(job: JobView, known_findings: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
+    """Return findings about the hosts that do not depend on the verdict."""
+    found = [_skew(job)]
+    lost = never_seen(job.snapshot.hosts)
+    if job.unreached and lost and not any(finding.kind == "unreachable" for finding in known_findings):
         found.append(
             Finding(
                 kind="unreachable",
-                culprits=str(case.unreached),
+                culprits=str(job.unreached),
                 victims="",
                 confidence=CERTAIN,
                 cause=_unreached(lost),
-                subject=Subject(ranks=str(case.unreached)),
+                subject=Subject(ranks=str(job.unreached)),
                 where=None,
                 evidence=lost_facts(lost),
                 next=_remedies(lost),
@@ -117,12 +117,13 @@ def notes(case: JobView, told: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
                 informational=True,
             )
         )
-    return tuple(one for one in found if one is not None)
+    return tuple(finding for finding in found if finding is not None)
 
 
-def _skew(case: JobView) -> Finding | None:
-    """Hosts whose clock is not that of most: their logs cannot be laid side by side, and certificates may fail."""
-    known = [host for host in case.snapshot.hosts if host.state in ("seen", "lost")]
+def _skew(job: JobView) -> Finding | None:
+    """Return the hosts whose clock differs from that of most hosts: their logs cannot be compared by time, and
+    certificates may fail."""
+    known = [host for host in job.snapshot.hosts if host.state in ("seen", "lost")]
     if len(known) < 2:
         return None
     usual = median(host.clock for host in known)
@@ -136,7 +137,7 @@ def _skew(case: JobView) -> Finding | None:
         return None
     apart = sorted(off.items(), key=lambda item: -abs(item[1]))
     cause = ClocksDiffer(offsets=tuple(ClockOffset(host=name, seconds=by) for name, by in apart))
-    if len(known) == 2:  # neither is the odd one: the median is between them
+    if len(known) == 2:  # neither clock is the wrong one: the median is between them
         first, second = sorted(known, key=lambda host: host.clock)
         offset = ClockOffset(host=second.name, seconds=second.clock - first.clock)
         cause = ClocksDiffer(offsets=(offset,), other=first.name)
@@ -161,14 +162,14 @@ def _skew(case: JobView) -> Finding | None:
     )
 
 
-def together(case: JobView, causes: Causes) -> Causes:
-    """Where every rank of a host has a cause of the same kind, but not quite the same one (a file each, a line each),
-    it is the host's: one cause."""
-    if not case.several:
+def together(job: JobView, causes: Causes) -> Causes:
+    """Return the causes with those joined that all ranks of a host share in kind but not in detail (a file or a line of
+    their own): the cause is the host."""
+    if not job.several:
         return causes
     by_host: dict[tuple[str, str], list[tuple[str, str, object]]] = {}
     for key, (ranks, _) in causes.items():
-        hosts = case.hosts_of(ranks)
+        hosts = job.hosts_of(ranks)
         if len(hosts) == 1 and key[0] in _JOINED:
             by_host.setdefault((hosts[0], key[0]), []).append(key)
     made = dict(causes)
@@ -176,7 +177,7 @@ def together(case: JobView, causes: Causes) -> Causes:
         ranks = RankSet()
         for key in keys:
             ranks |= causes[key][0]
-        if len(keys) < 2 or len(ranks) < len(case.ranks_on(host)):
+        if len(keys) < 2 or len(ranks) < len(job.ranks_on(host)):
             continue
         alike = [causes[key][1] for key in keys]
         cause = _joined(kind, [key[1] for key in keys], alike)
@@ -200,7 +201,7 @@ _JOINED = ("blocked-io", "rank-stopped", "socket-wait")
 
 
 def _joined(kind: str, abouts: list[str], alike: list[RankCause]) -> Cause | None:
-    """The one cause that all of these are, if they are one."""
+    """Return the one cause that all of these are, if there is one."""
     if kind == "rank-stopped":
         return alike[0].cause if len({reason.cause for reason in alike}) == 1 else Stopped()
     if kind == "socket-wait":
@@ -211,7 +212,7 @@ def _joined(kind: str, abouts: list[str], alike: list[RankCause]) -> Cause | Non
 
 
 def _common(paths: list[str]) -> str:
-    """The folder that all of these are below, if there is one but the root."""
+    """Return the folder that contains all of these paths, unless it is the root."""
     if not all(path.startswith("/") for path in paths):
         return ""
     parts = [path.split("/")[1:-1] for path in paths]

@@ -1,4 +1,4 @@
-"""stale-lock-file, lock-held: a file stands in the way."""
+"""stale-lock-file, lock-held: a rank waits for a lock file."""
 
 from __future__ import annotations
 
@@ -18,73 +18,74 @@ from breakranks.explain.causes.file_causes import (
     WaitsInCall,
 )
 from breakranks.explain.diagnosis import CERTAIN, LIKELY
-from breakranks.explain.job_view import JobView, is_local
+from breakranks.explain.finding_parts import where_of
+from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import ProcessView
+from breakranks.explain.rank_views import is_local
 from breakranks.explain.rules.rank_cause import AT_ONCE_SECONDS, PATIENCE_SECONDS, RankCause
-from breakranks.explain.values import where_of
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import FileLock
 
 
-def reason(case: JobView, one: ProcessView) -> RankCause | None:
-    if one.activity.word != "file-lock":
+def reason(job: JobView, view: ProcessView) -> RankCause | None:
+    if view.activity.word != "file-lock":
         return None
-    lock, holder = case.lock_holder(one)
+    lock, holder = job.lock_holder(view)
     if lock is None:
-        return _unknown(one)
+        return _unknown(view)
     if not lock.holder and holder is None:
-        return _left_behind(case, one, lock)
-    return _held(case, one, lock, holder)
+        return _left_behind(job, view, lock)
+    return _held(job, view, lock, holder)
 
 
-def _unknown(one: ProcessView) -> RankCause:
+def _unknown(view: ProcessView) -> RankCause:
     return RankCause(
         kind="lock-held",
-        cause=UnknownLockFile(op=one.activity.op, where=where_of(one.where)),
+        cause=UnknownLockFile(op=view.activity.op, where=where_of(view.where)),
         evidence=(UnknownFile(),),
-        next=(RunShell(script=f"ls -l /proc/{one.process.pid}/fd"),),
+        next=(RunShell(script=f"ls -l /proc/{view.process.pid}/fd"),),
         confidence=LIKELY,
         needs=PATIENCE_SECONDS,
-        where=one.where,
+        where=view.where,
         grounds=("file-unknown",),
     )
 
 
-def _left_behind(case: JobView, one: ProcessView, lock: FileLock) -> RankCause:
-    # A disk may be shared, and of another host only the job's own processes were looked at.
-    shared = case.several and not is_local(lock.path)
+def _left_behind(job: JobView, view: ProcessView, lock: FileLock) -> RankCause:
+    # A disk may be shared, and on other hosts only processes of the job were inspected.
+    shared = job.several and not is_local(lock.path)
     return RankCause(
         kind="stale-lock-file",
         cause=StaleLockFile(path=lock.path, age=lock.age),
         evidence=(
             FileExists(path=lock.path, age=lock.age),
-            NobodyHasFile(host=case.host_of(one.process), shared=shared),
-            WaitsInCall(op=one.activity.op, where=where_of(one.where)),
+            NobodyHasFile(host=job.host_of(view.process), shared=shared),
+            WaitsInCall(op=view.activity.op, where=where_of(view.where)),
         ),
         next=(RunShell(script=f"rm {shlex.quote(lock.path)}"),),
         confidence=LIKELY if lock.kind == "own" or shared else CERTAIN,
-        # Its maker opens the file at once after making it; give it that moment. What a lock of the user's
-        # own making means cannot be known: watch it.
+        # The process that makes the file opens it at once, so allow for that moment. The meaning of a lock of the
+        # user's own is not known, so watch it for longer.
         needs=AT_ONCE_SECONDS if (lock.age or 0) > 1 and lock.kind != "own" else PATIENCE_SECONDS,
-        where=one.where,
+        where=view.where,
         grounds=("file-unheld",),
     )
 
 
-def _held(case: JobView, one: ProcessView, lock: FileLock, rank: int | None) -> RankCause:
+def _held(job: JobView, view: ProcessView, lock: FileLock, rank: int | None) -> RankCause:
     holder = LockHolder(
         pid=lock.holder,
         command=lock.holder_command,
         rank=rank,
-        subject=case.subject(RankSet([rank])) if rank is not None else None,
+        subject=job.subject(RankSet([rank])) if rank is not None else None,
     )
     return RankCause(
         kind="lock-held",
         cause=LockFileHeld(path=lock.path, age=lock.age, holder=holder),
-        evidence=(WaitsForFile(op=one.activity.op, path=lock.path), FileHeldBy(holder=holder)),
+        evidence=(WaitsForFile(op=view.activity.op, path=lock.path), FileHeldBy(holder=holder)),
         next=(stacks_of(lock.holder) if lock.holder else RunBreakranks(command="stacks", args=("--rank", str(rank))),),
         confidence=CERTAIN,
         needs=PATIENCE_SECONDS,
-        where=one.where,
+        where=view.where,
         grounds=("proc-shows-holder" if lock.holder else "held-on-other-host",),
     )

@@ -1,4 +1,4 @@
-"""thread-deadlock, lock-held: a lock of which the process itself said who has it."""
+"""thread-deadlock, lock-held: a lock whose owner is known by introspection."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from breakranks.explain.causes.thread_causes import (
     ThreadWaitsFor,
 )
 from breakranks.explain.diagnosis import CERTAIN, LIKELY
+from breakranks.explain.finding_parts import where_of
 from breakranks.explain.job_view import JobView
-from breakranks.explain.process_view import ProcessView, goes_on
+from breakranks.explain.process_view import ProcessView, keeps_moving
 from breakranks.explain.rules.rank_cause import (
     LONG_SLEEP_SECONDS,
     MOMENT_SECONDS,
@@ -22,57 +23,56 @@ from breakranks.explain.rules.rank_cause import (
     PATIENCE_SECONDS,
     RankCause,
 )
-from breakranks.explain.values import where_of
 from breakranks.explain.wait_chains import WaitChain, follow, waited
 from breakranks.snapshot.introspection import BY_ACQUIRE, BY_LOCK
 
 
-def reason(case: JobView, one: ProcessView) -> RankCause | None:
-    if one.activity.word not in ("thread-wait", "exit") or one.thread is None:
+def reason(job: JobView, view: ProcessView) -> RankCause | None:
+    if view.activity.word not in ("thread-wait", "exit") or view.thread is None:
         return None
-    chain = follow(one.process, one.threads, one.thread.tid)
+    chain = follow(view.process, view.threads, view.thread.tid)
     if chain is None:
         return None
     if chain.back is not None:
-        return _deadlock(case, one, chain)
+        return _deadlock(job, view, chain)
     if len(chain.steps) > 1 and not chain.joins:
-        return _held(case, one, chain)
+        return _held(job, view, chain)
     return None
 
 
-def _deadlock(case: JobView, one: ProcessView, chain: WaitChain) -> RankCause:
+def _deadlock(job: JobView, view: ProcessView, chain: WaitChain) -> RankCause:
     assert chain.back is not None
     ring = chain.steps[chain.back :]
     cause: Cause = ThreadRing(steps=_steps(chain), back=chain.back)
     if len(ring) == 1 and chain.back == 0 and ring[0].wait is not None:
-        cause = SelfDeadlock(wait=waited(ring[0].wait), where=where_of(one.where))
+        cause = SelfDeadlock(wait=waited(ring[0].wait), where=where_of(view.where))
     return RankCause(
         kind="thread-deadlock",
         cause=cause,
         evidence=_evidence(chain),
-        next=(stacks_of(one.process.pid, "--threads"), *attach(case, one)),
+        next=(stacks_of(view.process.pid, "--threads"), *attach(job, view)),
         confidence=CERTAIN if chain.sure else LIKELY,
         needs=MOMENT_SECONDS,
-        where=one.where,
+        where=view.where,
         grounds=(_ground(chain),),
     )
 
 
-def _held(case: JobView, one: ProcessView, chain: WaitChain) -> RankCause:
+def _held(job: JobView, view: ProcessView, chain: WaitChain) -> RankCause:
     end = chain.end
-    moving = goes_on(one.process, end.thread.tid)
+    moving = keeps_moving(view.process, end.thread.tid)
     left = end.thread.call.left if end.thread.call is not None else None
     naps = left is not None and left <= LONG_SLEEP_SECONDS
     return RankCause(
         kind="lock-held",
         cause=OwnedByThread(steps=_steps(chain)),
         evidence=_evidence(chain),
-        next=(stacks_of(one.process.pid, "--threads"), *attach(case, one)),
+        next=(stacks_of(view.process.pid, "--threads"), *attach(job, view)),
         confidence=CERTAIN if chain.sure and not moving and not naps else LIKELY,
         needs=MOVING_SECONDS if moving or naps else PATIENCE_SECONDS,
-        where=one.where,
+        where=view.where,
         grounds=(_ground(chain), *(("owner-works",) if moving else ())),
-        # Who works with a lock in hand lets it go in time: of note only if ranks wait.
+        # A thread that works while it holds a lock will release it: this matters only if ranks wait.
         alone=not moving and not naps,
     )
 
@@ -113,7 +113,7 @@ def _ground(chain: WaitChain) -> str:
     return "by-lock" if proofs == {BY_LOCK} else "by-with"
 
 
-def attach(case: JobView, one: ProcessView) -> tuple[Action, ...]:
-    """To look around in the rank itself."""
-    rank = case.rank_of(one.process)
+def attach(job: JobView, view: ProcessView) -> tuple[Action, ...]:
+    """Return the command to inspect the rank at a prompt."""
+    rank = job.rank_of(view.process)
     return (attach_to(rank),) if rank is not None else ()

@@ -1,4 +1,4 @@
-"""rank-stopped, rank-exited: the process itself does not run any more."""
+"""rank-stopped, rank-exited: the process itself no longer runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from breakranks.explain.rules.rank_cause import AT_ONCE_SECONDS, RankCause
 from breakranks.snapshot.model import Process
 
 
-def reason(case: JobView, one: ProcessView) -> RankCause | None:
-    pid = one.process.pid
-    if one.state == "T":
+def reason(job: JobView, view: ProcessView) -> RankCause | None:
+    pid = view.process.pid
+    if view.state == "T":
         return RankCause(
             kind="rank-stopped",
             cause=Stopped(by="signal"),
@@ -21,10 +21,10 @@ def reason(case: JobView, one: ProcessView) -> RankCause | None:
             next=(RunShell(script=f"kill -CONT {pid}"),),
             confidence=CERTAIN,
             needs=AT_ONCE_SECONDS,
-            where=one.where,
+            where=view.where,
             grounds=("kernel",),
         )
-    if one.state == "t":
+    if view.state == "t":
         return RankCause(
             kind="rank-stopped",
             cause=Stopped(by="debugger"),
@@ -32,14 +32,14 @@ def reason(case: JobView, one: ProcessView) -> RankCause | None:
             next=(RunShell(script=f"grep TracerPid /proc/{pid}/status"),),
             confidence=CERTAIN,
             needs=AT_ONCE_SECONDS,
-            where=one.where,
+            where=view.where,
             grounds=("kernel",),
         )
-    if one.state in ("Z", "X"):
+    if view.state in ("Z", "X"):
         return RankCause(
             kind="rank-exited",
-            cause=Ended(zombie=one.state == "Z"),
-            evidence=(KernelState(pid=pid, state=one.state), *oom_evidence(case, one.process)),
+            cause=Ended(zombie=view.state == "Z"),
+            evidence=(KernelState(pid=pid, state=view.state), *oom_evidence(job, view.process)),
             next=(Advise(what="log-or-kernel"),),
             confidence=CERTAIN,
             needs=AT_ONCE_SECONDS,
@@ -49,12 +49,12 @@ def reason(case: JobView, one: ProcessView) -> RankCause | None:
     return None
 
 
-def oom_evidence(case: JobView, process: Process) -> tuple[OomKilled, ...]:
-    """Lines of the kernel's log that say it killed this process for want of memory."""
+def oom_evidence(job: JobView, process: Process) -> tuple[OomKilled, ...]:
+    """Return the lines of the kernel's log that report an out-of-memory kill of this process."""
     return tuple(
         OomKilled(line=kill)
-        for host in case.snapshot.hosts
-        if case.host_of(process) in ("", host.name)
+        for host in job.snapshot.hosts
+        if job.host_of(process) in ("", host.name)
         for kill in host.oom_kills
         if f"process {process.pid} " in kill
     )

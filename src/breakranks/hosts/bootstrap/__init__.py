@@ -1,1 +1,1 @@
-"""What is needed to run our agent on a host that has nothing of ours: the command, stage one, and what is sent."""
+"""Runs the agent on a host without breakranks: the command, stage one, and what is sent."""

@@ -1,4 +1,4 @@
-"""What is sent to a host that has no breakranks, or another one: the package, msgspec, and the tools that look.
+"""What is sent to a host that has no breakranks, or another version: the package, and the tools that read stacks.
 
 Only what fits the host is sent: extension modules for the same Python and machine, programs for the same machine.
 """
@@ -27,13 +27,15 @@ from breakranks.observe.pyspy_run import py_spy
 TOOLS = ("py-spy", "pystack")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
-# What a host runs. Of these the compiled code is sent too, where it fits: compiling takes a fifth of a second.
+# What a host runs. The compiled code of these is sent as well, where it fits: compiling takes a fifth of a second.
 _RUN_THERE = (
     "__init__.py",
     "errors.py",
     "log.py",
     "rankset.py",
-    "own_suspension.py",
+    "machine_suspension.py",
+    "rank_messages.py",
+    "typed_json.py",
     "snapshot",
     "observe",
     "jobs",
@@ -48,16 +50,16 @@ _LOADED = 1  # PT_LOAD
 
 @functools.cache
 def digest() -> str:
-    """Names this very breakranks: a host that has the same is sent nothing."""
+    """Return the digest of this package. A host that has a package with the same digest is sent nothing."""
     return digest_of(_ROOT)
 
 
 def supply(need: Mapping[str, Any], *, tools: Collection[str] = TOOLS) -> Iterator[bytes]:
-    """The messages for a host that has said what it needs, each with its kind in front.
+    """Yield the messages for a host that has reported what it needs, each with its kind in front.
 
-    ``tools`` may be fewer for a transport on which every byte counts; ``pystack`` is the largest part.
+    ``tools`` may be fewer for a slow transport. ``pystack`` is the largest part.
     """
-    lacks = tuple(name for name in ("msgspec", *tools) if name not in need.get("have", ()))
+    lacks = tuple(name for name in tools if name not in need.get("have", ()))
     yield from _messages(need.get("suffix"), need.get("machine"), need.get("magic"), lacks)
 
 
@@ -75,20 +77,18 @@ def _messages(suffix: str, machine: str, magic: str, lacks: tuple[str, ...]) -> 
 def _files(suffix: str, machine: str, magic: str, lacks: tuple[str, ...]) -> dict[str, bytes]:
     files = {"breakranks.zip": _zipped(_sources(magic == importlib.util.MAGIC_NUMBER.hex()))}
     is_same_machine = machine == os.uname().machine
-    if "msgspec" in lacks and is_same_machine and suffix == _SUFFIX:
-        files["msgspec.zip"] = _zipped(_installed("msgspec"))
     if "pystack" in lacks and is_same_machine and suffix == _SUFFIX:
         files["pystack.zip"] = _zipped((*_installed("pystack"), *_libraries("pystack")))
     if "py-spy" in lacks and is_same_machine:
         try:
             files["py-spy"] = slim(_read(py_spy()))
         except (BreakranksError, OSError):
-            pass  # there will be no stacks of that host, and its agent says why
+            pass  # there will be no stacks of that host; its agent reports why
     return {name: data for name, data in files.items() if data}
 
 
 def _zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Not compressed here: the message is, and better, since it is one piece."""
+    """Return a zip file without compression: the message is compressed as a whole, which is smaller."""
     packed = io.BytesIO()
     count = 0
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
@@ -102,7 +102,7 @@ def _sources(with_code: bool) -> Iterator[tuple[str, bytes]]:
     for path in _below(_ROOT, (".py",)):
         name = os.path.relpath(path, _ROOT)
         yield f"breakranks/{name}", _read(path)
-        if with_code and name.split(os.sep)[0] in _RUN_THERE and "stand_in" not in name:
+        if with_code and name.split(os.sep)[0] in _RUN_THERE:
             folder, stem = os.path.split(name[:-3])
             yield (
                 os.path.join("breakranks", folder, "__pycache__", f"{stem}.{sys.implementation.cache_tag}.pyc"),
@@ -111,7 +111,7 @@ def _sources(with_code: bool) -> Iterator[tuple[str, bytes]]:
 
 
 def _code(path: str) -> bytes:
-    """Compiled, and marked to be used without a look at the source, which got another time on its way."""
+    """Return the content of a .pyc file that is used whatever the time of its source, which changes on the way."""
     loader = importlib.machinery.SourceFileLoader("breakranks", path)
     return importlib.util.MAGIC_NUMBER + struct.pack("<L8x", 0b01) + marshal.dumps(loader.get_code("breakranks"))
 
@@ -126,7 +126,7 @@ def _installed(package: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _libraries(package: str) -> Iterator[tuple[str, bytes]]:
-    """Shared libraries that its wheel brings in a folder beside it."""
+    """Yield the shared libraries that a wheel has in a folder beside its package."""
     spec = importlib.util.find_spec(package)
     folder = os.path.join(os.path.dirname(os.path.dirname((spec and spec.origin) or "")), f"{package}.libs")
     if os.path.isdir(folder):
@@ -146,9 +146,10 @@ def _read(path: str) -> bytes:
 
 
 def slim(data: bytes) -> bytes:
-    """An ELF file without what is never loaded: symbols for debuggers, nine tenths of some. Others as they are.
+    """Return an ELF file without the parts that are never loaded. Other files are returned as they are.
 
-    What is loaded stays where it is in the file; gaps become zeros, which take no room when compressed.
+    These parts are symbols for debuggers, up to nine tenths of a file. What is loaded keeps its offset; gaps become
+    zeros, which take no space when compressed.
     """
     if data[:6] != b"\x7fELF\x02\x01":
         return data

@@ -1,7 +1,7 @@
-"""The part of stage one that any Python can read, even 2.7: a newer one is looked for if this one is too old.
+"""The part of stage one that any Python can run, even 2.7: if this Python is too old, it looks for a newer one.
 
-Not a module to import: ``shell_command`` puts its text on the command line of the remote Python, where ``text`` is what
-was sent: this text, that of ``stage1`` and that of ``install``. The first argument is the options, the others are
+It is not imported: ``shell_command`` puts its source on the command line of the remote Python. There ``text`` is the
+list of sources that were sent: this one, ``stage1`` and ``install``. The first argument has the options, the others are
 more Pythons to try.
 """
 

@@ -1,8 +1,8 @@
-"""The part of stage one that receives an agent where there is none, and leaves nothing of it behind.
+"""The part of stage one that receives the agent's code where it is missing, and removes it afterwards.
 
-All of it is received and checked in memory. Then it is written into a folder that only its user can read, and a
-cleanup process, the parent of the agent, removes that folder when the agent has ended, even by ``kill -9``. Like
-:mod:`stage1`, whose names it sees, it runs from ``python -c``.
+The code is received and checked in memory. Then it is written into a folder that only its user can read. A cleanup
+process, the parent of the agent, removes that folder when the agent has ended, even by ``kill -9``. Like :mod:`stage1`,
+whose globals it shares, this source runs from ``python -c``.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import sys
 import time
 from collections.abc import Iterator
 
-from breakranks.hosts.bootstrap.stage1 import ControllerTalk, Stage1Options, agent, has_msgspec, place_of
+from breakranks.hosts.bootstrap.stage1 import ControllerTalk, Stage1Options, agent, place_of
 
-_MAX_BUNDLE_BYTES = 1 << 28  # bytes that may be received
-_ALIVE = "alive"  # locked in a folder as long as it is in use
-_NEVER_BEGUN_SECONDS = 3600.0  # a folder without that file is left over when it is this old
+_MAX_BUNDLE_BYTES = 1 << 28
+_ALIVE = "alive"  # a file that is locked while its folder is in use
+_UNUSED_SECONDS = 3600.0  # a folder without that file is a leftover when it is this old
 _PACKAGE = "breakranks.zip"
-# What to do without, in turn, if there is no room for everything or nothing may be executed there.
-_LESS = ((), ("pystack.zip",), ("pystack.zip", "msgspec.zip", "py-spy"))
+# What is left out, in turn, where there is no space for everything or nothing may be executed.
+_LEFT_OUT = ((), ("pystack.zip",), ("pystack.zip", "py-spy"))
 
 
 class InstallRefused(Exception):
-    """It cannot go on, and the controller is to know why."""
+    """The installation failed. The controller is told why."""
 
 
 class InputReader:
-    """Hears what is said to this host. ``rest`` is what was read beyond that, from the start of a line."""
+    """Reads the messages to this host. ``rest`` is what was read beyond them, from the start of a line."""
 
     def __init__(self, inp: int, nonce: str, host: str, patience: float) -> None:
         self.rest = b""
@@ -42,16 +42,17 @@ class InputReader:
         self._size = 0
 
     def message(self) -> bytes | None:
-        """The next message; None when the input has ended, or nobody says anything any more."""
+        """Return the next message; None at the end of the input or after the timeout."""
         while True:
             line = self._line()
             if line is None:
                 return None
-            whole = self._heard(line)
+            whole = self._complete(line)
             if whole is not None:
                 return whole
 
-    def _heard(self, line: bytes) -> bytes | None:
+    def _complete(self, line: bytes) -> bytes | None:
+        """Return the message that a line completes, if it does."""
         import binascii
         import zlib
 
@@ -73,13 +74,13 @@ class InputReader:
             while whole[:1] == b"z":
                 whole = zlib.decompressobj().decompress(whole[1:], _MAX_BUNDLE_BYTES)
         except (binascii.Error, zlib.error) as error:
-            raise InstallRefused(f"what the controller sent came damaged ({error})") from None
+            raise InstallRefused(f"what the controller sent arrived damaged ({error})") from None
         return whole
 
     def _line(self) -> bytes | None:
         import select
 
-        # Searching the whole of a long line again for each piece of it that comes would take for ever.
+        # Searching a long line again for each piece of it that arrives would take quadratic time.
         parts = [self.rest]
         while b"\n" not in parts[-1]:
             if not select.select([self._inp], [], [], self._patience)[0]:
@@ -93,10 +94,10 @@ class InputReader:
 
 
 class Cleanup:
-    """Removes folders of ours when the agent has ended, however it ended.
+    """Removes the agent's folders when the agent has ended, however it ended.
 
-    This process becomes the cleanup process, and a child of it goes on as the agent. An orphan would become a
-    child of pid 1, which in a container may be a rank, and that waits for no children.
+    This process becomes the cleanup process, and its child continues as the agent. The other way round, the orphaned
+    cleanup process would become a child of pid 1, which in a container may be a rank that does not wait for children.
     """
 
     def __init__(self) -> None:
@@ -112,21 +113,22 @@ class Cleanup:
         finally:
             os._exit(status)
 
-    def keep(self, folder: str) -> None:
+    def add(self, folder: str) -> None:
+        """Have a folder removed when the agent has ended."""
         os.write(self._held, os.fsencode(folder) + b"\n")
 
     def _clear_after(self, agent: int, watched: int) -> int:
-        """The exit status of the agent, as a shell gives it."""
+        """Wait for the agent, remove its folders, and return its exit status as a shell does."""
         import signal
 
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         try:
-            os.setsid()  # a signal to the group of the agent is not for us
-        except PermissionError:  # the group is ours
+            os.setsid()  # signals to the process group of the agent must not end this process
+        except PermissionError:  # this process leads the group
             pass
-        with open(watched, "rb") as told:
-            folders = told.read().splitlines()
+        with open(watched, "rb") as lines:
+            folders = lines.read().splitlines()
         _, status = os.waitpid(agent, 0)
         for folder in folders:
             remove(os.fsdecode(folder))
@@ -135,7 +137,7 @@ class Cleanup:
 
 
 def is_own(folder: str) -> bool:
-    """Whether it is a folder of ours that nobody else can write to. A link is not."""
+    """Whether it is a folder of this user that no other user can write to. A link is not."""
     try:
         status = os.lstat(folder)
     except OSError:
@@ -149,7 +151,7 @@ def remove(folder: str) -> None:
 
 
 def is_safe(folder: str) -> bool:
-    """Whether nobody but us and root can put something else in the place of a folder in it."""
+    """Whether only this user and root can replace a folder in it."""
     if "\n" in folder:  # the cleanup process reads lines
         return False
     try:
@@ -161,6 +163,7 @@ def is_safe(folder: str) -> bool:
 
 
 def places() -> Iterator[str]:
+    """Yield the folders in which the agent's folder may be created."""
     named = (os.environ.get("XDG_RUNTIME_DIR", ""), os.environ.get("TMPDIR", ""))
     seen = set()
     for folder in (*named, "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~")):
@@ -171,7 +174,7 @@ def places() -> Iterator[str]:
 
 
 def beginning(host: str) -> str:
-    """How our folders begin. With the host: a home folder is on many hosts, where locks may not be seen."""
+    """Return how the names of the agents' folders begin: with the host, as hosts share homes, but not always locks."""
     return f"breakranks-{os.geteuid()}-{host}-"
 
 
@@ -188,31 +191,32 @@ def sweep(place: str, host: str) -> None:
         try:
             lock = os.open(f"{folder}/{_ALIVE}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
-            # It is just being made, or was left before its first file was there.
-            if time.time() - os.stat(folder, follow_symlinks=False).st_mtime > _NEVER_BEGUN_SECONDS:
+            # It is being created, or was left before its first file was written.
+            if time.time() - os.stat(folder, follow_symlinks=False).st_mtime > _UNUSED_SECONDS:
                 remove(folder)
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(folder)
         except OSError:
-            pass  # in use, or nobody can tell
+            pass  # in use, or its file system has no locks
         finally:
             os.close(lock)
 
 
 def make_folder(folder: str, cleanup: Cleanup) -> None:
-    """Make a folder of ours, which must not be there; its lock is ours until this process ends."""
+    """Create a folder, which must not exist, and hold its lock until this process ends."""
     os.mkdir(folder, 0o700)
-    cleanup.keep(folder)
+    cleanup.add(folder)
     lock = os.open(f"{folder}/{_ALIVE}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        pass  # a file system without locks: who sweeps there can get none either, and leaves it
+        pass  # a file system without locks: a sweep cannot get one either, and leaves the folder
 
 
 def write(folder: str, files: dict[str, bytes]) -> None:
+    """Unpack zip files into ``lib``, and write programs into ``bin``."""
     import io
     import zipfile
 
@@ -229,39 +233,39 @@ def write(folder: str, files: dict[str, bytes]) -> None:
                 left = left[file.write(left) or 0 :]
 
 
-def has_room(place: str, size: int, needs_exec: bool) -> bool:
+def has_space(place: str, size: int, needs_exec: bool) -> bool:
     try:
         of = os.statvfs(place)
     except OSError:
         return False
     if of.f_flag & os.ST_RDONLY or (needs_exec and of.f_flag & os.ST_NOEXEC):
         return False
-    # A file system that does not count says 0 of everything.
+    # A file system that does not count its blocks has 0 of them.
     return not of.f_blocks or of.f_bavail * of.f_frsize > size
 
 
 def store(files: dict[str, bytes], host: str, cleanup: Cleanup) -> str:
-    """Write the files where it can be done, and give the folder; ``""`` if there is no such place."""
+    """Write the files where that is possible, and return the folder; ``""`` if there is no such place."""
     for place in places():
         sweep(place, host)
-    for without in _LESS:
+    for without in _LEFT_OUT:
         kept = {name: data for name, data in files.items() if name not in without}
         size = sum(map(len, kept.values())) * 5 // 4 + (1 << 20)
         for place in places():
-            if not has_room(place, size, needs_exec=len(kept) > 1):
+            if not has_space(place, size, needs_exec=len(kept) > 1):
                 continue
             folder = f"{place}/{beginning(host)}{os.urandom(8).hex()}"
             try:
                 make_folder(folder, cleanup)
                 write(folder, kept)
                 return folder
-            except OSError:  # full or over a quota, whatever it says of itself
+            except OSError:  # full or over a quota, whatever statvfs reports
                 remove(folder)
     return ""
 
 
 def in_memory(package: bytes) -> str:
-    """The package without any file: where nothing can be written, it is imported from a memory file."""
+    """Return the path of the package in a memory file, to import it where nothing can be written."""
     handle = os.memfd_create("breakranks")
     with open(handle, "wb", closefd=False) as file:
         file.write(package)
@@ -269,42 +273,32 @@ def in_memory(package: bytes) -> str:
 
 
 def use(library: str, tools: str) -> None:
-    """Import from there first, and whatever we start does too."""
-    paths = [library]
-    is_msgspec_loaded = has_msgspec()
-    forget("breakranks")
+    """Import from there first, in this process and those that it starts."""
+    forget_package()
     sys.path.insert(0, library)
-    if not is_msgspec_loaded:
-        forget("msgspec")
-        if not has_msgspec():
-            forget("msgspec")
-            paths.insert(0, f"{library}/breakranks/hosts/bootstrap/stand_in")
-            sys.path.insert(0, paths[0])
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([before] if before else [])])
+    os.environ["PYTHONPATH"] = f"{library}{os.pathsep}{before}" if before else library
     if tools:
         os.environ["PATH"] = tools + os.pathsep + os.environ.get("PATH", os.defpath)
 
 
-def forget(package: str) -> None:
-    """A package that did not load, or not as wanted, leaves parts of itself behind."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+def forget_package() -> None:
+    """Forget a breakranks that is imported already, by a ``sitecustomize`` of this host."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "breakranks"]:
         del sys.modules[name]
 
 
 def have() -> list[str]:
-    """What need not be sent."""
-    found = ["msgspec"] if has_msgspec() else []
-    if place_of("pystack"):
-        found.append("pystack")
+    """Return the tools that need not be sent."""
+    tools = ["pystack"] if place_of("pystack") else []
     folders = [os.path.dirname(sys.executable), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     if any(os.access(f"{folder}/py-spy", os.X_OK) for folder in folders):
-        found.append("py-spy")
-    return found
+        tools.append("py-spy")
+    return tools
 
 
 def receive(reader: InputReader, talk: ControllerTalk) -> dict[str, bytes]:
-    """What the controller sent, checked; empty if it has gone."""
+    """Return the checked files that the controller sent; none if it is gone."""
     import importlib.machinery
     import importlib.util
 
@@ -331,22 +325,23 @@ def receive(reader: InputReader, talk: ControllerTalk) -> dict[str, bytes]:
 
 
 def go(text: bytes) -> dict[str, str] | None:
-    """The sums, if this is the word to go."""
+    """Return the checksums, if this is the message that ends the files."""
     import json
 
     try:
-        said = json.loads(text)
+        message = json.loads(text)
     except ValueError:
-        raise InstallRefused("the controller said something that is not JSON") from None
-    if not isinstance(said, dict) or said.get("stage") != "go":
+        raise InstallRefused("the controller sent a message that is not JSON") from None
+    if not isinstance(message, dict) or message.get("stage") != "go":
         return None
-    sums = said.get("sha256")
+    sums = message.get("sha256")
     if not isinstance(sums, dict) or _PACKAGE not in sums:
-        raise InstallRefused("the controller did not say what it has sent")
+        raise InstallRefused("the controller did not send the list of its files")
     return sums
 
 
 def checked(files: dict[str, bytes], sums: dict[str, str]) -> dict[str, bytes]:
+    """Return the files that are listed, if their names and checksums are right."""
     import hashlib
 
     for name, expected in sums.items():
@@ -355,11 +350,12 @@ def checked(files: dict[str, bytes], sums: dict[str, str]) -> dict[str, bytes]:
         if "/" in name or name in ("", ".", ".."):
             raise InstallRefused(f"{name!r} is not the name of a file")
         if hashlib.sha256(files[name]).hexdigest() != expected:
-            raise InstallRefused(f"{name} came damaged: its checksum does not match")
+            raise InstallRefused(f"{name} arrived damaged: its checksum does not match")
     return {name: files[name] for name in sums}
 
 
 def install(inp: int, talk: ControllerTalk, options: Stage1Options) -> int:
+    """Receive the code, run the agent, and return the exit status."""
     try:
         cleanup = Cleanup()
         reader = InputReader(inp, options.nonce, talk.host, options.patience)

@@ -1,7 +1,7 @@
-"""The part of stage one that runs on a host with a Python that we can use.
+"""The part of stage one that runs in a Python of a supported version.
 
-Where the same breakranks is installed, its agent is started at once. Otherwise :mod:`install`, the other part,
-receives one. Its text is run by ``python -c``, so nothing of breakranks can be imported before it is there.
+Where the same breakranks is installed, its agent is started at once. Otherwise :mod:`install`, the other part, receives
+the code first. This source is run by ``python -c``, so it cannot import breakranks until the package is there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    later = b""  # set by choose
+    later = b""  # the source of install, set by find_python
 
 
 class Stage1Options(NamedTuple):
@@ -24,7 +24,7 @@ class Stage1Options(NamedTuple):
 
 
 class ControllerTalk:
-    """Says things to the controller. ``count`` is how many it has said."""
+    """Sends messages to the controller. ``count`` is the number of those sent."""
 
     def __init__(self, out: int, nonce: str, piece: int) -> None:
         self.out = out
@@ -49,7 +49,7 @@ class ControllerTalk:
 
 
 def digest_of(root: str) -> str:
-    """Names a state of the package: paths and sizes of its sources. Reading them all would take ten times as long."""
+    """Return a digest of the paths and sizes of a package's sources. Reading their content takes ten times as long."""
     import hashlib
 
     found: list[str] = []
@@ -66,7 +66,7 @@ def digest_of(root: str) -> str:
 
 
 def place_of(module: str) -> str:
-    """The file that would be imported, or ``""``. Unlike ``importlib.util``, this imports nothing."""
+    """Return the file of a module, or ``""``. Unlike ``importlib.util.find_spec``, this imports nothing."""
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(module, None)
@@ -77,39 +77,30 @@ def place_of(module: str) -> str:
     return ""
 
 
-def has_msgspec() -> bool:
-    """Whether there is a msgspec that loads and is new enough."""
-    try:
-        import msgspec
-
-        first, second = msgspec.__version__.split(".")[:2]
-        return (int(first), int(second)) >= (0, 18)
-    except Exception:
-        return False
-
-
 def is_here(digest: str) -> bool:
+    """Whether this Python has the package with that digest."""
     place = place_of("breakranks")
     try:
-        return bool(place) and digest_of(os.path.dirname(place)) == digest and has_msgspec()
+        return bool(place) and digest_of(os.path.dirname(place)) == digest
     except OSError:
         return False
 
 
 def take_streams() -> tuple[int, int]:
-    """Input and output of ours alone: nothing that is run or printed here can come between."""
+    """Return private copies of standard input and output, which nothing that is run or printed here can use."""
     inp, out = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     try:
         os.dup2(2, 1)
-    except OSError:  # there is no 2
+    except OSError:  # standard error is closed
         os.dup2(null, 1)
         os.dup2(null, 2)
     return inp, out
 
 
 def agent(inp: int, talk: ControllerTalk, options: Stage1Options, heard: bytes = b"", shipped: str = "") -> int:
+    """Run the agent until the controller leaves, and return the exit status."""
     from breakranks.hosts.host_agent import serve
 
     serve(
@@ -126,12 +117,12 @@ def agent(inp: int, talk: ControllerTalk, options: Stage1Options, heard: bytes =
 
 
 def arrive(words: str) -> int:
-    """``words``: the options, as ``command`` wrote them."""
+    """Start the agent. ``words`` are the options that ``shell_command.remote_command`` wrote."""
     nonce, piece, patience, digest = words.split(",")
     options = Stage1Options(nonce, int(piece), float(patience), digest)
     inp, out = take_streams()
     talk = ControllerTalk(out, nonce, options.piece)
-    os.chdir("/")  # what is started from here must not import from where we happen to be
+    os.chdir("/")  # a process that is started here must not import from the current folder
     if is_here(digest):
         return agent(inp, talk, options)
     scope = globals()

@@ -1,8 +1,8 @@
-"""Transports to the hosts of a job: from a target to the local processes that carry lines there and back.
+"""Transports to the hosts of a job: from a target to the local processes that carry lines to its hosts and back.
 
-    made = plan(Hosts("ssh", "n[1-4]"), TransportOptions(), remote)
+    host_plan = plan(Hosts("ssh", "n[1-4]"), TransportOptions(), remote)
 
-Each transport is a module. Nothing here starts an agent or reads what one says: the controller runs the transports.
+Each scheme is a module. They only plan: ``hosts.transport_loop`` starts the transports and reads their lines.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from breakranks.hosts.transports.mpi import plan_mpi
 from breakranks.hosts.transports.pdsh import plan_pdsh
 from breakranks.hosts.transports.slurm import plan_slurm
 from breakranks.hosts.transports.ssh import plan_ssh
-from breakranks.hosts.transports.transport import HostPlan, LostHost, Remote, Transport, TransportOptions
+from breakranks.hosts.transports.transport_plan import HostPlan, LostHost, Remote, Transport, TransportOptions
 from breakranks.jobs.targets import Hosts
 
 __all__ = ["HostPlan", "LostHost", "Remote", "Transport", "TransportOptions", "diagnose", "plan"]
 
 
 def plan(target: Hosts, options: TransportOptions, remote: Remote) -> HostPlan:
-    """How to reach the hosts of a target. ``remote(piece)`` is the command to run on each.
+    """Return how to reach the hosts of a target. ``remote(piece)`` is the command to run on each.
 
-    Raises :class:`~breakranks.errors.UsageError` where nothing can be reached at all: a node set that makes no
-    sense, a tool that is not here, a Slurm job that has ended. A host that is known to be
-    lost is in ``HostPlan.lost``.
+    Raise :class:`~breakranks.errors.UsageError` if no host can be reached: for an invalid node set, a missing tool, a
+    Slurm job that has ended. Single hosts that are known to be lost are in ``HostPlan.lost``.
     """
     match target.scheme:
         case "ssh":
@@ -41,5 +40,5 @@ def plan(target: Hosts, options: TransportOptions, remote: Remote) -> HostPlan:
 
 
 def diagnose(scheme: str, host: str, status: int | None, text: str) -> LostHost:
-    """Why a transport ended, from its exit status (None: it was ended at the deadline) and what it said on stderr."""
+    """Return why a transport ended, from its exit status (None: ended at the deadline) and its output."""
     return judge(scheme, host, status, text)

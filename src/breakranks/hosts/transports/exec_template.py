@@ -1,8 +1,8 @@
-"""``exec:TEMPLATE@hosts``: any program that runs a command somewhere, one process a host.
+"""``exec:TEMPLATE@hosts``: any program that runs a command on a host, one process per host.
 
 The template is split into words as by a shell, but no shell is run. ``{host}`` in it is the host; without one, the host
-is a last word. The command to run there follows as words of its own, as ``docker exec`` and ``kubectl exec`` want
-it, or stands in place of ``{command}`` as one quoted text, as ``ssh`` and whatever else gives it to a shell want it.
+is the last word. The command to run there follows as separate words, as ``docker exec`` and ``kubectl exec`` expect it.
+Or it replaces ``{command}`` as one quoted text, for ``ssh`` and other programs that pass it to a shell.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import shlex
 from breakranks.errors import UsageError
 from breakranks.hosts.transports.local_programs import need
 from breakranks.hosts.transports.node_sets import hosts_of
-from breakranks.hosts.transports.transport import PIECE_BYTES, HostPlan, Remote, Transport
+from breakranks.hosts.transports.transport_plan import PIECE_BYTES, HostPlan, Remote, Transport
 
-# A terminal changes what passes, and blocks: podman then cannot stop the container any more.
+# A terminal changes what passes through it, and blocks: podman cannot stop the container after that.
 _TERMINAL = ("-it", "-ti", "--tty", "--tty=true")
-_OF_CONTAINERS = ("docker", "podman", "nerdctl", "kubectl", "oc")  # whose -t is one
+_OF_CONTAINERS = ("docker", "podman", "nerdctl", "kubectl", "oc")  # their -t means a terminal
 
 
 def plan_command(where: str, template: str, remote: Remote) -> HostPlan:
-    """A process a host, from a template."""
+    """Return a plan with one process per host."""
     hosts = hosts_of(where, "exec")
     words = shlex.split(template)
     for word in words[1:]:
         if word in _TERMINAL or (word == "-t" and os.path.basename(words[0]) in _OF_CONTAINERS):
             raise UsageError(
-                f"exec: {word} gives the command a terminal, which changes what passes through it",
-                "Leave it out and keep standard input: docker exec -i, kubectl exec -i",
+                f"exec: {word} gives the command a terminal, which changes its input and output",
+                "Omit it, and pass on standard input: docker exec -i, kubectl exec -i",
             )
-    need(words[0], "It is the first word of the template; write its whole path if it is not in PATH.")
+    need(words[0], "It is the first word of the template. Write its whole path if it is not in PATH.")
     command = remote(PIECE_BYTES)
     transports = (Transport(hosts=(host,), argv=argv_of(words, host, command), piece=PIECE_BYTES) for host in hosts)
     return HostPlan(name=f"exec:{template}@{where}", hosts=hosts, transports=tuple(transports))
 
 
 def argv_of(words: list[str], host: str, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a template for one host.
+    """Return the command line of a template for one host.
 
     >>> argv_of(["docker", "exec", "-i"], "c1", ("sh", "-c", "true"))
     ('docker', 'exec', '-i', 'c1', 'sh', '-c', 'true')
@@ -47,5 +47,5 @@ def argv_of(words: list[str], host: str, command: tuple[str, ...]) -> tuple[str,
     text = shlex.join(command)
     filled = [word.replace("{host}", host).replace("{command}", text) for word in words]
     if not named:
-        filled.append(host)  # with {command} too: parse_target demands {host} there
+        filled.append(host)  # with {command}, parse_target requires {host}
     return (*filled, *(() if whole else command))

@@ -1,4 +1,4 @@
-"""Programs of this machine that a way needs, and short questions to them."""
+"""Programs of this machine that a transport needs, and queries to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = Log("hosts")
 
 
 class ProgramOutput(NamedTuple):
-    """What a program said before it ended."""
+    """Exit status and output of a program."""
 
     status: int
     out: str
@@ -24,15 +24,15 @@ class ProgramOutput(NamedTuple):
 
 
 def need(tool: str, remedy: str) -> str:
-    """The path of a program; raises UsageError with the remedy where it is not here."""
-    found = shutil.which(tool)
-    if found is None:
+    """Return the path of a program; raise UsageError with the remedy if it is not installed."""
+    path = shutil.which(tool)
+    if path is None:
         raise UsageError(f"{tool} is not on this machine (PATH is {os.environ.get('PATH', 'not set')})", remedy)
-    return found
+    return path
 
 
 def ask(argv: Sequence[str], deadline: float, remedy: str) -> ProgramOutput:
-    """Run a program that answers at once; raises UsageError where it is not here or says nothing in time."""
+    """Run a program that answers at once; raise UsageError if it is not installed or does not end in time."""
     need(argv[0], remedy)
     began = time.monotonic()
     try:
@@ -48,32 +48,33 @@ def ask(argv: Sequence[str], deadline: float, remedy: str) -> ProgramOutput:
     except subprocess.TimeoutExpired as error:
         _log.info("ran, killed at its deadline", argv=argv, ms=milliseconds(began))
         text = error.stderr or b""
-        said = (text if isinstance(text, str) else text.decode("utf-8", "replace")).strip().splitlines()
+        lines = (text if isinstance(text, str) else text.decode("utf-8", "replace")).strip().splitlines()
         raise UsageError(
-            f"{argv[0]} did not answer within {deadline:g} s" + (f": {said[-1][:200]}" if said else ""), remedy
+            f"{argv[0]} did not answer within {deadline:g} s" + (f": {lines[-1][:200]}" if lines else ""), remedy
         ) from error
     except OSError as error:
-        raise UsageError(f"{argv[0]} does not run: {error.strerror}", remedy) from error
+        raise UsageError(f"{argv[0]} cannot be started: {error.strerror}", remedy) from error
     _log.info("ran", argv=argv, status=done.returncode, ms=milliseconds(began))
     return ProgramOutput(done.returncode, done.stdout, done.stderr)
 
 
 def without(prefixes: Sequence[str], keep: Sequence[str] = ()) -> tuple[str, ...]:
-    """The start of a command that runs with no variables of a job around us: a launcher would take them for options.
+    """Return words that start a command without the variables of a job that breakranks itself runs in.
 
-    Both are of how names begin. ``env`` execs what follows, so the process stays the one that was started.
+    A launcher would take them for options. Both arguments are prefixes of names. ``env`` execs the command, so it stays
+    the process that was started.
     """
-    drop, spare = tuple(prefixes), tuple(keep)
-    names = [name for name in sorted(os.environ) if name.startswith(drop) and not name.startswith(spare)]
+    dropped, kept = tuple(prefixes), tuple(keep)
+    names = [name for name in sorted(os.environ) if name.startswith(dropped) and not name.startswith(kept)]
     return ("env", *(part for name in names for part in ("-u", name))) if names else ()
 
 
 def spaced(words: Sequence[str], tool: str) -> str:
-    """Options of ssh for a program that cuts them at spaces and knows no quotes."""
+    """Return options of ssh as one text, for a program that splits them at spaces and knows no quotes."""
     for word in words:
         if not word or any(letter.isspace() for letter in word):
             raise UsageError(
-                f"{tool} cannot give ssh an option with a space in it: {word!r}",
-                "Put it into a file without spaces in its path, and name that with --ssh-config.",
+                f"{tool} cannot pass ssh an option with a space in it: {word!r}",
+                "Put it into a file without spaces in its path, and use --ssh-config FILE.",
             )
     return " ".join(words)

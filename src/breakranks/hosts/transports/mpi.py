@@ -1,8 +1,8 @@
-"""``mpi:HOSTFILE``: one mpirun a host, by whatever way mpirun has there (ssh, or the site's own).
+"""``mpi:HOSTFILE``: one mpirun per host, with the launcher that mpirun uses (ssh, or that of the site).
 
-Lines of any length pass whole both ways, and when mpirun is killed the agent's stdin ends. mpirun itself opens a
-port for its daemons, as it does for the job. That of MPICH (Hydra) is killed by itself when more than 64 kB wait to be
-read: it reaches hosts that have breakranks, and not those that would have to be sent it.
+Lines of any length pass whole in both directions, and the agent's stdin ends when mpirun is killed. mpirun itself opens
+a port for its daemons, as it does for the job. The mpirun of MPICH (Hydra) kills itself when more than 64 kB wait to be
+read. It reaches hosts that have breakranks, but not hosts to which it must be sent.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from breakranks.errors import UsageError
 from breakranks.hosts.transports.local_programs import ask, spaced, without
 from breakranks.hosts.transports.node_sets import checked, shortened
 from breakranks.hosts.transports.ssh import ssh_arguments
-from breakranks.hosts.transports.transport import PIECE_BYTES, HostPlan, Remote, Transport, TransportOptions
+from breakranks.hosts.transports.transport_plan import PIECE_BYTES, HostPlan, Remote, Transport, TransportOptions
 
 _REMEDY = "Run it where mpirun works, or use ssh: with the same hosts."
-_LINES = "A host a line, as mpirun reads it: n1 slots=8, or n1:8, or n1"
-# "mpirun does not support recursive calls", unless nothing tells it that it is in a job.
+_LINES = "Write one host per line, as for mpirun: n1 slots=8, or n1:8, or n1"
+# Within a job mpirun refuses to run ("mpirun does not support recursive calls"), unless these are unset.
 _IN_A_JOB = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}
 _OF_A_JOB = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_", "HYDRA_", "HYDI_")
 _OF_THE_SITE = ("OMPI_MCA_oob_", "OMPI_MCA_plm_", "OMPI_MCA_if_", "HYDRA_LAUNCHER", "HYDRA_IFACE")
-_MAX_HOSTFILE_BYTES = 4_000_000  # bytes of a file of hosts
-_SLOTS = re.compile(r"([^:]+):[0-9]+")  # of a name with one colon; IPv6 has more
+_MAX_HOSTFILE_BYTES = 4_000_000
+_SLOTS = re.compile(r"([^:]+):[0-9]+")  # a name with one colon; IPv6 has more
 
 
 def plan_mpi(path: str, options: TransportOptions, remote: Remote) -> HostPlan:
-    """A mpirun a host of the file."""
+    """Return a plan with one mpirun per host of the file."""
     hosts = read_hostfile(path)
     start = _flavour(options.deadline)
     command = remote(PIECE_BYTES)
@@ -40,27 +40,27 @@ def plan_mpi(path: str, options: TransportOptions, remote: Remote) -> HostPlan:
 
 
 def read_hostfile(path: str) -> tuple[str, ...]:
-    """The hosts of a file that mpirun reads; raises UsageError."""
+    """Return the hosts of a hostfile; raise UsageError if it cannot be read or names no host."""
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
             text = file.read(_MAX_HOSTFILE_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"the file of hosts {path} cannot be read: {error.strerror}", _LINES) from error
+        raise UsageError(f"the hostfile {path} cannot be read: {error.strerror}", _LINES) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a file of hosts: it is not text", _LINES) from error
+        raise UsageError(f"{path} is not a hostfile: it is not text", _LINES) from error
     if len(text) > _MAX_HOSTFILE_BYTES:
-        raise UsageError(f"{path} is not a file of hosts: it is too long", _LINES)
+        raise UsageError(f"{path} is not a hostfile: it is too long", _LINES)
     names = parse_hostfile(text)
     if not names:
         raise UsageError(f"{path} names no host", _LINES)
     try:
         return checked(names, path)
     except UsageError as error:
-        raise UsageError(f"{path} is not a file of hosts: {error.message}", _LINES) from error
+        raise UsageError(f"{path} is not a hostfile: {error.message}", _LINES) from error
 
 
 def parse_hostfile(text: str) -> list[str]:
-    """The first word of each line, without a number of slots; a host with none (``slots=0``) is left out.
+    """Return the first word of each line, without the number of slots. Hosts with ``slots=0`` are omitted.
 
     >>> parse_hostfile("n1 slots=2 # fast\\n# n9\\nn2:4\\nann@n3\\n")
     ['n1', 'n2', 'ann@n3']
@@ -86,11 +86,11 @@ def _flavour(deadline: float) -> Callable[[str, TransportOptions], tuple[str, ..
     answer = ask(("mpirun", "--version"), deadline, _REMEDY)
     if answer.status:
         raise UsageError(f"mpirun does not work here: {shortened(answer.err.strip())}", _REMEDY)
-    said = answer.out
-    if "HYDRA" in said or "Intel(R) MPI" in said:
+    version = answer.out
+    if "HYDRA" in version or "Intel(R) MPI" in version:
         return _hydra
-    found = re.search(r"(?:Open MPI\)|prterun|mpirun)\D*(\d+)\.", said)
-    return _open_mpi_5 if found and int(found[1]) >= 5 else _open_mpi
+    match = re.search(r"(?:Open MPI\)|prterun|mpirun)\D*(\d+)\.", version)
+    return _open_mpi_5 if match and int(match[1]) >= 5 else _open_mpi
 
 
 def _open_mpi(host: str, options: TransportOptions) -> tuple[str, ...]:

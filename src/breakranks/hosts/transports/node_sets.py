@@ -1,7 +1,7 @@
 """Sets of host names: ``n[1-4,8]``, ``n1,n2``, ``@rack1``, ``n[1-9]!n3``.
 
-The language is ClusterShell's, and so is the work, save for plain sets: importing ClusterShell takes longer than
-many a whole answer. Names are checked here, whatever they came from, before they reach a command line.
+The syntax is ClusterShell's. ClusterShell expands all but plain sets, because importing it takes longer than many
+commands. Names from any source are checked here before they reach a command line.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import product
 
 from breakranks.errors import UsageError
 
-MAX_HOSTS = 100_000  # hosts that a set may have
-EXAMPLES = "Write hosts as: n1,n2 or node-[5,8] or n[1-4,7] or n[1-9]!n3, or a group of ClusterShell's: @rack1"
+MAX_HOSTS = 100_000
+EXAMPLES = "Write hosts as: n1,n2 or node-[5,8] or n[1-4,7] or n[1-9]!n3, or a ClusterShell group: @rack1"
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.:][A-Za-z0-9_.:-]*", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,9}))?)?", re.ASCII)
@@ -27,7 +27,7 @@ _DIGITS = re.compile(r"([0-9]+)")
 
 
 def hosts_of(text: str, scheme: str) -> tuple[str, ...]:
-    """The hosts of a node set, each once, in the order in which a person counts; raises UsageError.
+    """Return the hosts of a node set, each once, in natural order; raise UsageError for an invalid set.
 
     >>> hosts_of("n[9-11],login", "ssh")
     ('login', 'n9', 'n10', 'n11')
@@ -44,12 +44,12 @@ def hosts_of(text: str, scheme: str) -> tuple[str, ...]:
 
 
 def checked(names: Iterable[str], text: str) -> tuple[str, ...]:
-    """Host names that may stand on a command line, sorted, each once; ``text`` is where they came from."""
+    """Return host names that are safe on a command line, sorted, each once. ``text`` is their source, for messages."""
     unique = set(names)
     if not unique:
         raise UsageError(f"{shortened(text)!r} names no host", EXAMPLES)
     if len(unique) > MAX_HOSTS:
-        raise UsageError(f"{shortened(text)!r} has {len(unique):,} hosts; {MAX_HOSTS:,} is the most", EXAMPLES)
+        raise UsageError(f"{shortened(text)!r} has {len(unique):,} hosts, more than {MAX_HOSTS:,}", EXAMPLES)
     for name in unique:
         if not _HOST.fullmatch(name) or len(name) > 255:
             raise UsageError(f"{shortened(name)!r} is not a host name", EXAMPLES)
@@ -57,12 +57,12 @@ def checked(names: Iterable[str], text: str) -> tuple[str, ...]:
 
 
 def shortened(text: str) -> str:
-    """A text for a message, as a person may have pasted a whole file."""
+    """Return a text short enough for a message: a user may have pasted a whole file."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def plain(text: str) -> list[str] | None:
-    """The names of a set without groups and operators; None where it is for ClusterShell to say."""
+    """Return the names of a set without groups and operators, or None for a set that needs ClusterShell."""
     names: list[str] = []
     for element in _elements(text, ","):
         parts = _BRACKET.split(element)
@@ -81,7 +81,7 @@ def plain(text: str) -> list[str] | None:
 
 
 def _numbers(text: str) -> list[str] | None:
-    found: list[str] = []
+    numbers: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -90,25 +90,25 @@ def _numbers(text: str) -> list[str] | None:
         padded = (len(low) > 1 and low[0] == "0") or (len(high) > 1 and high[0] == "0")
         if (padded and len(low) != len(high)) or int(low) > int(high) or not step:
             return None
-        found += [str(number).zfill(len(low) if padded else 1) for number in range(int(low), int(high) + 1, step)]
-    return found
+        numbers += [str(number).zfill(len(low) if padded else 1) for number in range(int(low), int(high) + 1, step)]
+    return numbers
 
 
 def _elements(text: str, separators: str) -> list[str]:
-    """Parts between separators that are not in brackets."""
-    found, start, inside = [], 0, False
+    """Return the parts between separators that are outside brackets."""
+    parts, start, inside = [], 0, False
     for match in _MARK.finditer(text):
         mark = match[0]
         if mark in "[]":
             inside = mark == "["
         elif not inside and mark in separators:
-            found.append(text[start : match.start()])
+            parts.append(text[start : match.start()])
             start = match.end()
-    return [*found, text[start:]]
+    return [*parts, text[start:]]
 
 
 def too_many(text: str) -> bool:
-    """Whether the numbers in a set make more hosts than anybody has; said without counting them out."""
+    """Return whether a set has more than MAX_HOSTS hosts, without expanding it."""
     total = 0
     for element in _elements(text, _OPERATORS):
         size = 1
@@ -134,20 +134,20 @@ def _by_clustershell(text: str) -> list[str]:
         nodeset = importlib.import_module("ClusterShell.NodeSet")
     except ImportError as error:
         raise UsageError(
-            f"{shortened(text)!r} needs ClusterShell, which is not here ({error})",
-            "Install it (pip install ClusterShell), or write the hosts out: n1,n2 or n[1-4]",
+            f"{shortened(text)!r} needs ClusterShell, which is not installed ({error})",
+            "Install it (pip install ClusterShell), or list the hosts: n1,n2 or n[1-4]",
         ) from error
     try:
         return [str(name) for name in nodeset.NodeSet(text)]
     except nodeset.NodeSetException as error:
         raise UsageError(f"{shortened(text)!r} is not a set of hosts: {shortened(str(error))}", EXAMPLES) from error
-    except Exception as error:  # a group source is the site's own program
+    except Exception as error:  # a group source is a program of the site
         raise UsageError(
-            f"{shortened(text)!r}: ClusterShell cannot say which hosts these are: {shortened(str(error))}",
-            "Try it alone: nodeset -e '…'. Groups are in /etc/clustershell/groups.conf, see: nodeset -l",
+            f"ClusterShell cannot expand {shortened(text)!r}: {shortened(str(error))}",
+            "Try: nodeset -e '…'. Groups are defined in /etc/clustershell/groups.conf; list them: nodeset -l",
         ) from error
 
 
 def _counted(name: str) -> list[tuple[int, int, str]]:
-    """A key by which n9 comes before n10."""
+    """Return a sort key that orders n9 before n10."""
     return [(1, int(part), part) if part.isdecimal() else (0, 0, part) for part in _DIGITS.split(name)]

@@ -1,8 +1,8 @@
-"""``slurm:JOBID[.STEP]``: agents in a running job, by ``srun --overlap`` (it waits for no core and takes no GPU).
+"""``slurm:JOBID[.STEP]``: agents in a running job, by ``srun --overlap``, which waits for no core and takes no GPU.
 
-A node has an srun of its own while they are few, and no node shares one with a node that Slurm doubts: when one
-node of an srun cannot be started, Slurm ends it on all the others a dozen seconds later. Where nodes do share one,
-lines of up to 1 kB come whole. Killing an srun kills its agents and all that they started.
+Up to MAX_STEPS nodes each have an srun of their own, and so does each node that does not respond to Slurm: if an srun
+cannot start on one of its nodes, Slurm ends it on the others a dozen seconds later. When nodes share an srun, lines of
+up to 1 kB pass whole. Killing an srun kills its agents and every process that they started.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from breakranks.errors import ManyJobsError, NoJobError, UsageError
 from breakranks.hosts.transports.local_programs import ProgramOutput, ask, without
 from breakranks.hosts.transports.node_sets import checked
 from breakranks.hosts.transports.ssh import patience
-from breakranks.hosts.transports.transport import (
+from breakranks.hosts.transports.transport_plan import (
     PIECE_BYTES,
     SHORT_PIECE_BYTES,
     HostPlan,
@@ -26,14 +26,14 @@ from breakranks.hosts.transports.transport import (
     TransportOptions,
 )
 
-MAX_STEPS = 16  # sruns at a time; each is a step that the controller of the site has to make
-_REMEDY = "Run it where squeue and srun work, such as a login node of the cluster, or use ssh: with the job's hosts."
+MAX_STEPS = 16  # sruns at a time; each is a step that the Slurm controller must create
+_REMEDY = "Run it where squeue and srun work, such as a login node, or use ssh: with the hosts of the job."
 _FIELDS = "%A|%i|%T|%U|%u|%N|%D|%M|%r|%j"
-_OVERLAP = (20, 11)  # the Slurm that wants to be told; before, steps shared by themselves
+_OVERLAP = (20, 11)  # from this version on, steps share resources only with --overlap
 
 
 class SlurmJob(NamedTuple):
-    """One row of squeue. ``number`` is what the processes have as SLURM_JOB_ID; ``id`` may be 5_1 or 5+1."""
+    """One row of squeue. ``number`` is the SLURM_JOB_ID of the processes; ``id`` may be 5_1 or 5+1."""
 
     number: str
     id: str
@@ -48,20 +48,20 @@ class SlurmJob(NamedTuple):
 
 
 class NodeState(NamedTuple):
-    """What sinfo says of a node. With a ``*`` at its end, it does not respond."""
+    """The state of a node by sinfo. A ``*`` at its end means that the node does not respond."""
 
     state: str = ""
     reason: str = ""
 
 
 def slurm_jobs(deadline: float = 10.0) -> list[SlurmJob]:
-    """The running jobs of the user, as squeue lists them."""
+    """Return the running jobs of the user, from squeue."""
     answer = _squeue(("-u", str(os.getuid()), "-t", "RUNNING"), deadline)
     return list(_rows(answer.out))
 
 
 def jobs_text(jobs: Sequence[SlurmJob]) -> str:
-    """A line a job."""
+    """Return one line per job."""
     width = max((len(job.id) for job in jobs), default=0)
     return "\n".join(
         f"  slurm:{job.id:<{width}}  {job.state.lower()}, {job.elapsed}, "
@@ -71,7 +71,7 @@ def jobs_text(jobs: Sequence[SlurmJob]) -> str:
 
 
 def plan_slurm(where: str, options: TransportOptions, remote: Remote) -> HostPlan:
-    """Where a job or a step runs, and a few sruns that go there."""
+    """Return a plan for the nodes of a job or step, with up to MAX_STEPS sruns and one per unresponsive node."""
     if not where:
         where = _only(slurm_jobs(options.deadline)).id
     id, _, step = where.partition(".")
@@ -91,25 +91,26 @@ def plan_slurm(where: str, options: TransportOptions, remote: Remote) -> HostPla
 
 
 def _only(jobs: Sequence[SlurmJob]) -> SlurmJob:
-    """The job of a user who has one; else they are listed."""
+    """Return the only job; raise an error that lists the jobs if there are several."""
     if not jobs:
         raise NoJobError(
-            "you have no running job in Slurm", "See: squeue --me; another user's job: sudo -u that-user …"
+            "you have no running job in Slurm", "See: squeue --me. For a job of another user: sudo -u USER breakranks …"
         )
     if len(jobs) == 1:
         return jobs[0]
     raise ManyJobsError(
-        f"your running jobs in Slurm; say which:\n{jobs_text(jobs)}", f"For example: breakranks why slurm:{jobs[-1].id}"
+        f"you have {len(jobs)} running jobs in Slurm; choose one:\n{jobs_text(jobs)}",
+        f"For example: breakranks why slurm:{jobs[-1].id}",
     )
 
 
 def _squeue(arguments: Sequence[str], deadline: float) -> ProgramOutput:
     answer = ask((*without(("SQUEUE_",)), "squeue", "-h", *arguments, "-o", _FIELDS), deadline, _REMEDY)
     if answer.status:
-        said = answer.err.strip().splitlines() or [f"squeue exited with {answer.status}"]
-        if any("Invalid job id" in line for line in said):
+        lines = answer.err.strip().splitlines() or [f"squeue exited with {answer.status}"]
+        if any("Invalid job id" in line for line in lines):
             return ProgramOutput(0, "", "")
-        raise UsageError(f"Slurm does not answer: {said[-1][:200]}", _REMEDY)
+        raise UsageError(f"Slurm does not answer: {lines[-1][:200]}", _REMEDY)
     return answer
 
 
@@ -131,19 +132,19 @@ def _rows(text: str) -> Iterator[SlurmJob]:
 
 
 def _one(id: str, deadline: float) -> SlurmJob:
-    """The job of a number, if we may look at it; raises what is in the way."""
-    found = list(_rows(_squeue(("-r", "-t", "all", "-j", _base(id)), deadline).out))
-    # Of an array, or a job of several components, the first part may have the number of the whole.
-    rows = [row for row in found if row.id == id] or [row for row in found if _base(row.id) == id] or found
+    """Return the running job with this id; raise an error that tells why there is none."""
+    parts = list(_rows(_squeue(("-r", "-t", "all", "-j", _base(id)), deadline).out))
+    # The first part of an array, or of a heterogeneous job, may have the number of the whole.
+    rows = [row for row in parts if row.id == id] or [row for row in parts if _base(row.id) == id] or parts
     rows = rows if "_" not in id and "+" not in id else [row for row in rows if row.id == id]
     if not rows:
         raise NoJobError(
-            f"Slurm has no job {id}, or has forgotten it", "Your running jobs: breakranks ps slurm:, or squeue --me"
+            f"Slurm has no job {id}, or has purged its record", "Your running jobs: breakranks ps slurm: or squeue --me"
         )
     running = [row for row in rows if row.state == "RUNNING"]
     if len(running) > 1:
         raise ManyJobsError(
-            f"Slurm job {id} has {len(running)} parts that run; say which:\n{jobs_text(running)}",
+            f"Slurm job {id} has {len(running)} running parts; choose one:\n{jobs_text(running)}",
             f"For example: slurm:{running[0].id}",
         )
     job = (running or rows)[0]
@@ -151,8 +152,8 @@ def _one(id: str, deadline: float) -> SlurmJob:
         raise NoJobError(*_not_running(job))
     if job.uid != os.getuid():
         raise UsageError(
-            f"Slurm job {id} belongs to {job.user}, and only they may start a step in it, not even root",
-            f"Run it as that user: sudo -u {job.user} breakranks …; or as root over ssh: to {job.nodes}",
+            f"Slurm job {id} belongs to {job.user}, and only that user may start a step in it, not even root",
+            f"Run it as that user: sudo -u {job.user} breakranks …; or as root with ssh:{job.nodes}",
         )
     return job
 
@@ -165,13 +166,13 @@ def _not_running(job: SlurmJob) -> tuple[str, str]:
     what = f"Slurm job {job.id}"
     match job.state:
         case "PENDING":
-            return f"{what} has not started yet: it waits ({job.reason})", f"See when: squeue --start -j {job.id}"
+            return f"{what} has not started yet: it is pending ({job.reason})", f"See when: squeue --start -j {job.id}"
         case "CONFIGURING":
-            return f"{what} is being set up: its nodes are not ready yet", "Try again when squeue shows it as R."
+            return f"{what} is being configured: its nodes are not ready yet", "Try again when squeue shows it as R."
         case "SUSPENDED" | "STOPPED":
-            return f"{what} is suspended: its processes are stopped", f"Let it go on: scontrol resume {job.number}"
+            return f"{what} is suspended: its processes are stopped", f"Resume it: scontrol resume {job.number}"
         case "COMPLETING":
-            return f"{what} is ending just now", f"If that does not pass, look at its nodes over ssh: {job.nodes}"
+            return f"{what} is completing", f"If it does not complete, inspect its nodes: ssh:{job.nodes}"
     return f"{what} has ended: {job.state}", f"See: sacct -j {job.id}; your running jobs: breakranks ps slurm:"
 
 
@@ -183,18 +184,18 @@ def _step_nodes(job: SlurmJob, step: str, deadline: float) -> str:
         if name.partition(".")[2] == step:
             return nodes
     names = ", ".join(f"slurm:{name}" for name in steps) or "none"
-    raise NoJobError(f"Slurm job {job.id} has no step {step} that runs", f"Its steps: {names}. For all: slurm:{job.id}")
+    raise NoJobError(f"Slurm job {job.id} has no running step {step}", f"Its steps: {names}. For all: slurm:{job.id}")
 
 
 def _names(nodes: str, deadline: float) -> tuple[str, ...]:
     answer = ask(("scontrol", "show", "hostnames", nodes), deadline, _REMEDY)
     if answer.status:
-        raise UsageError(f"scontrol cannot say which nodes {nodes[:80]} are: {answer.err.strip()[:200]}", _REMEDY)
+        raise UsageError(f"scontrol cannot expand the nodes {nodes[:80]}: {answer.err.strip()[:200]}", _REMEDY)
     return checked(answer.out.split(), nodes)
 
 
 def _states(job: SlurmJob, deadline: float) -> dict[str, NodeState]:
-    """Node to its state and the reason of it; a site that does not say is no reason to stop."""
+    """Return the state of each node and its reason. They may be unknown, which is not an error."""
     command = ("sinfo", "-h", "-N", "-n", job.nodes, "-o", "%N|%T|%E")
     answer = ask((*without(("SINFO_",)), *command), deadline, _REMEDY)
     rows = (line.split("|", 2) for line in answer.out.splitlines() if line.count("|") >= 2)
@@ -207,8 +208,8 @@ def _down(node: str, reason: str) -> LostHost:
 
 
 def _srun(job: str, options: TransportOptions) -> tuple[str, ...]:
-    """An srun that never queues, takes nothing and ends nobody else's work."""
-    # The options of a job around us would be taken for ours; where the site's Slurm is, is not one.
+    """Return the start of an srun that never queues, takes no resources and ends no other step."""
+    # srun would take variables of a job that breakranks runs in for its options. The place of the site's Slurm is kept.
     clean = without(("SLURM_", "SRUN_", "SLURMD_", "SBATCH_", "SALLOC_"), keep=("SLURM_CONF", "SLURM_CONF_SERVER"))
     return (
         *(*clean, "srun", f"--jobid={job}", *(("--overlap",) if _wants_overlap(options.deadline) else ())),
@@ -219,12 +220,12 @@ def _srun(job: str, options: TransportOptions) -> tuple[str, ...]:
 
 
 def _wants_overlap(deadline: float) -> bool:
-    found = re.search(r"(\d+)\.(\d+)", ask(("srun", "--version"), deadline, _REMEDY).out)
-    return found is None or (int(found[1]), int(found[2])) >= _OVERLAP
+    match = re.search(r"(\d+)\.(\d+)", ask(("srun", "--version"), deadline, _REMEDY).out)
+    return match is None or (int(match[1]), int(match[2])) >= _OVERLAP
 
 
 def grouped(nodes: Sequence[str], states: Mapping[str, NodeState]) -> tuple[list[Sequence[str]], dict[str, LostHost]]:
-    """Which nodes get an srun together, and which none."""
+    """Return the groups of nodes that share an srun, and the nodes that are down."""
     lost: dict[str, LostHost] = {}
     sure: list[str] = []
     alone: list[str] = []

@@ -1,4 +1,4 @@
-"""``ssh:NODESET``: one ssh a host. Keys, users, jumps and addresses are ssh's own business (``~/.ssh/config``)."""
+"""``ssh:NODESET``: one ssh per host. Keys, users, jump hosts and addresses come from ``~/.ssh/config``."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Sequence
 from breakranks.errors import UsageError
 from breakranks.hosts.transports.local_programs import need
 from breakranks.hosts.transports.node_sets import hosts_of
-from breakranks.hosts.transports.transport import PIECE_BYTES, HostPlan, Remote, Transport, TransportOptions
+from breakranks.hosts.transports.transport_plan import PIECE_BYTES, HostPlan, Remote, Transport, TransportOptions
 
-# Of ssh's options: those with a value, and those that would take the channel away from us.
+# Options of ssh: those with a value, and those that would take away the input or output.
 _VALUED = frozenset("BbcDEeFIiJLlmOopPQRSWw")
 _FORBIDDEN = frozenset("fNnstMGVQOW")
-# The ssh to a jump host, which ours starts, is not told BatchMode.
+# The ssh to a jump host, which ssh starts, does not inherit BatchMode.
 NO_PROMPT = {"SSH_ASKPASS_REQUIRE": "never"}
 INSTALL = "Install it: apt-get install openssh-client, or dnf install openssh-clients"
 
-# First, so that nothing takes them away: of a setting that is given twice, ssh takes the first.
-# No prompt, ever. A connection that is shared already is used, but no process is left behind to share this one.
-# A command or forwarded ports of the configuration are for people.
-_OURS = (
+# First, because ssh takes the first of a setting that is given twice.
+# Never prompt. An existing shared connection is used, but no process is left behind to share this one.
+# A command or forwarded ports of the configuration are for interactive logins.
+_FIXED = (
     *("-a", "-x", "-T"),
     *("-oBatchMode=yes", "-oControlMaster=no", "-oRemoteCommand=none", "-oClearAllForwardings=yes"),
 )
 
 
 def plan_ssh(where: str, options: TransportOptions, remote: Remote) -> HostPlan:
-    """A ssh a host."""
+    """Return a plan with one ssh per host."""
     hosts = hosts_of(where, "ssh")
     need("ssh", INSTALL)
     prefix = ("ssh", *ssh_arguments(options))
@@ -41,14 +41,14 @@ def plan_ssh(where: str, options: TransportOptions, remote: Remote) -> HostPlan:
 
 
 def patience(options: TransportOptions) -> int:
-    """Seconds for ssh to connect in: it is to give up a little before our own deadline, because it says why."""
+    """Return the seconds in which ssh must connect. It gives up before the deadline, because it then reports why."""
     return max(1, int(options.deadline * 0.8))
 
 
 def ssh_arguments(options: TransportOptions) -> tuple[str, ...]:
-    """Options for ssh, whoever starts it. A host that dies in mid-session is noticed after half a minute."""
+    """Return options for ssh. With them, a host that dies in mid-session is noticed after half a minute."""
     return (
-        *_OURS,
+        *_FIXED,
         *_config(options.ssh_config),
         *user_options(options.ssh_options),
         f"-oConnectTimeout={patience(options)}",
@@ -59,14 +59,14 @@ def ssh_arguments(options: TransportOptions) -> tuple[str, ...]:
 def _config(path: str | None) -> tuple[str, ...]:
     if not path:
         return ()
-    path = os.path.abspath(os.path.expanduser(path))  # one that mpirun starts has another folder
+    path = os.path.abspath(os.path.expanduser(path))  # an ssh that mpirun starts has another working directory
     if not os.access(path, os.R_OK):
-        raise UsageError(f"--ssh-config: {path} cannot be read", "It is a file as ~/.ssh/config is.")
+        raise UsageError(f"--ssh-config: {path} cannot be read", "Give a file in the format of ~/.ssh/config.")
     return ("-F", path)
 
 
 def user_options(text: str | None) -> tuple[str, ...]:
-    """The words of ``--ssh-options``; raises UsageError for what is no option, as ssh would take it for a host.
+    """Return the words of ``--ssh-options``; raise UsageError for a word that ssh would take for a host.
 
     >>> user_options("-p 2222 -oUser=ann")
     ('-p', '2222', '-oUser=ann')
@@ -82,9 +82,9 @@ def user_options(text: str | None) -> tuple[str, ...]:
 
 
 def leading_options(words: Sequence[str], source: str, remedy: str) -> int:
-    """How many words are options of ssh and their values, up to the first that is neither.
+    """Return how many words are options of ssh or their values, up to the first that is neither.
 
-    Raises UsageError for an option that would take the channel away; ``source`` is where the words came from.
+    Raise UsageError for an option that would take away the input or output. ``source`` is where the words came from.
     """
     at = 0
     while at < len(words) and len(words[at]) > 1 and words[at][0] == "-" and words[at] != "--":
@@ -92,11 +92,11 @@ def leading_options(words: Sequence[str], source: str, remedy: str) -> int:
         at += 1
         for place, letter in enumerate(word[1:], 1):
             if letter in _FORBIDDEN:
-                raise UsageError(f"{source}: -{letter} would take away the channel that is needed", remedy)
+                raise UsageError(f"{source}: -{letter} would take away the input or output of breakranks", remedy)
             if letter in _VALUED:
                 if place == len(word) - 1:
                     at += 1
                 break
         if at > len(words):
-            raise UsageError(f"{source}: -{word[-1]} wants a value", remedy)
+            raise UsageError(f"{source}: -{word[-1]} needs a value", remedy)
     return at

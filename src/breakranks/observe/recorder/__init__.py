@@ -1,1 +1,1 @@
-"""Reading what torch's flight recorder wrote: bytes of a dump, whoever made it, to typed values."""
+"""Read dumps of torch's flight recorder: from untrusted bytes to typed values."""

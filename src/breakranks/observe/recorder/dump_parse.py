@@ -1,8 +1,7 @@
-"""From the decoded dump of one rank to its tracks.
+"""Convert the decoded dump of one rank to tracks, one per group.
 
-Known are versions 1 and 2 as far as 2.10. What is missing is done without, what is new is passed over: torch adds
-fields from release to release. All columns are taken at once where every entry has them, which is what makes
-two million entries a matter of seconds.
+Versions 1 and 2, up to 2.10, are supported. Missing fields are tolerated and unknown fields ignored: torch adds fields
+from release to release.
 """
 
 from __future__ import annotations
@@ -10,10 +9,18 @@ from __future__ import annotations
 import marshal
 import re
 from collections.abc import Sequence
-from itertools import repeat
-from operator import itemgetter
 from typing import Any, NamedTuple
 
+from breakranks.observe.recorder.dump_columns import (
+    LOCAL,
+    MAX_SIZES_CHARACTERS,
+    PEER,
+    Config,
+    DumpColumns,
+    columns_of,
+    configs_of,
+    whole,
+)
 from breakranks.observe.recorder.safe_unpickle import DumpError, decode
 from breakranks.rankset import RankSet, short_text
 from breakranks.snapshot.model import Frame, StackTable
@@ -33,14 +40,13 @@ from breakranks.snapshot.recorder_tables import (
 )
 
 KNOWN_MAJORS = ("1", "2")
-_PEER = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
-_MAX_SIZES = 400  # characters of sizes that are kept: a coalesced call may list thousands of tensors
 _MAX_PENDING = 256
-_WITH_STACKS = 3  # pending calls of a group whose stacks are kept: what holds a rank up is the first
-_MAX_TENSORS = 64  # of one call whose sizes are kept whole
+# Pending calls of a group whose stacks are kept. The first one is what the rank waits for.
+_MAX_STACKS = 3
 _MAX_GAP = 100_000
-_LEAST, _MOST = -1, 1 << 62  # of a counter, and of nanoseconds
-_NS = 1e-9
+_MAX_FRAMES = 200
+_NANOSECOND = 1e-9
+_UNKNOWN = Config("", RankSet())
 
 
 class Dump(NamedTuple):
@@ -51,160 +57,38 @@ class Dump(NamedTuple):
     stacks: StackTable
 
 
-class Config(NamedTuple):
-    """What is known of a group besides its calls."""
-
-    description: str
-    ranks: RankSet
-    timeout: float = 0.0
-
-
-class _Columns(NamedTuple):
-    """A value for each entry."""
-
-    records: Sequence[int]
-    groups: Sequence[tuple[str, str]]
-    numbers: Sequence[int]
-    names: Sequence[str]
-    states: Sequence[str]
-    retired: Sequence[bool]
-    p2p: Sequence[bool]
-    created: Sequence[int]
-    keys: Sequence[bytes]
-
-
-_LOCAL = "ranks "
-_UNKNOWN = Config("", RankSet())
-_FIELDS = (
-    "record_id", "process_group", "collective_seq_id", "profiling_name", "state", "retired", "is_p2p",
-    "time_created_ns", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes",
-)  # fmt: skip
-
-
 def read(data: bytes) -> Dump:
-    """Everything that matters of a dump; raises :class:`DumpError`."""
+    """Parse a dump; raise :class:`DumpError` if it cannot be used."""
     return make(decode(data))
 
 
 def make(top: dict[str, Any], groups: dict[str, Config] | None = None, threads: dict[int, int] | None = None) -> Dump:
-    """``groups``: what the process itself says of its groups. ``threads``: pthread's ids to the kernel's."""
+    """Convert a decoded dump; raise :class:`DumpError` if it cannot be used.
+
+    ``groups`` has the configuration of groups that the process itself reported. ``threads`` maps the ids of pthread to
+    those of the kernel.
+    """
     version = str(top.get("version", ""))
     if version.split(".")[0] not in KNOWN_MAJORS:
         raise DumpError(
-            f"is of version {version[:20] or 'none'}, which is not known here",
-            "Known are 1 and 2; a newer breakranks may read it.",
+            f"has version {version[:20] or 'none'}, which is not supported",
+            "Versions 1 and 2 are supported. A newer breakranks may read it.",
         )
     entries = [entry for entry in top["entries"] if isinstance(entry, dict)]
     if not entries and top["entries"]:
         raise DumpError("has entries that are not records")
-    columns = _columns(entries)
+    columns = columns_of(entries)
     configs = {**configs_of(top.get("pg_config")), **(groups or {})}
     return _Maker(entries, columns, configs, threads or {}).make(version)
 
 
-def _columns(entries: list[dict[str, Any]]) -> _Columns:
-    """Column by column, so that the loops are C's; what does not fit is left to ``_slow_columns``."""
-    try:
-        records, pairs, numbers, names, states, retired, p2p, created, *sizes = (
-            list(map(itemgetter(field), entries)) for field in _FIELDS
-        )
-        if entries and type(pairs[0]) is list:
-            pairs = list(map(tuple, pairs))
-        kinds = [set(map(type, column)) for column in (records, numbers, names, states, created)]
-        if (
-            kinds == [{int}, {int}, {str}, {str}, {int}]
-            and all(len(pair) == 2 and {type(one) for one in pair} == {str} for pair in set(pairs))
-            and max(map(len, sizes[0])) < _MAX_TENSORS
-            and all(min(column) >= _LEAST and max(column) < _MOST for column in (records, numbers, created))
-        ):
-            # Version 2: later ones write the same value differently when it is shared.
-            keys = list(map(marshal.dumps, zip(names, *sizes, strict=True), repeat(2)))
-            return _Columns(
-                records=records,
-                groups=pairs,
-                numbers=numbers,
-                names=names,
-                states=states,
-                retired=retired,
-                p2p=p2p,
-                created=created,
-                keys=keys,
-            )
-    except (KeyError, TypeError, ValueError, IndexError):
-        pass
-    return _slow_columns(entries)
-
-
-def _slow_columns(entries: list[dict[str, Any]]) -> _Columns:
-    """The same from entries of older versions, or with holes."""
-    rows = []
-    for index, entry in enumerate(entries):
-        pair = entry.get("process_group")
-        if isinstance(pair, (tuple, list)) and pair:
-            group = (str(pair[0])[:200], str(pair[1])[:200] if len(pair) > 1 else "")
-        else:
-            # Version 1: a count of the groups of this process. Only 0, the world's, is the same on all ranks.
-            local = str(entry.get("pg_id", 0))[:200]
-            group = ("0", "default_pg") if local == "0" else (_LOCAL + local, "")
-        name = str(entry.get("profiling_name", "unknown"))[:200]
-        number = entry.get("collective_seq_id", entry.get("seq_id", entry.get("op_id", 0)))
-        sizes = (str(entry.get(field, []))[:_MAX_SIZES] for field in ("input_sizes", "output_sizes"))
-        types = (str(entry.get(field, []))[:_MAX_SIZES] for field in ("input_dtypes", "output_dtypes"))
-        rows.append(
-            (
-                _whole(entry.get("record_id", entry.get("id", index)), index),
-                group,
-                _whole(number, 0),
-                name,
-                str(entry.get("state", SCHEDULED)),
-                entry.get("retired") is True,
-                bool(entry.get("is_p2p", bool(_PEER.search(name)))),
-                _whole(entry.get("time_created_ns", 0), 0),
-                marshal.dumps((name, *sizes, *types), 2),
-            )
-        )
-    return _Columns(*zip(*rows, strict=True)) if rows else _Columns(*([()] * 9))
-
-
-def _whole(value: object, otherwise: int) -> int:
-    """A number however it is written (JSON has some as strings), within what a counter can be."""
-    try:
-        number = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError):
-        return otherwise
-    return number if _LEAST <= number < _MOST else otherwise
-
-
-def configs_of(value: object) -> dict[str, Config]:
-    """Name to description and members, as far as the dump says; gloo's says nothing."""
-    found = {}
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    keys = list(value) if isinstance(value, dict) else None
-    for index, one in enumerate(items):
-        if isinstance(one, list) and keys is not None:  # version 1: the members alone
-            one = {"name": str(keys[index]), "ranks": one}
-        if not isinstance(one, dict):
-            continue
-        name = str(one.get("name") or (keys[index] if keys is not None else ""))
-        ranks = one.get("ranks")
-        members = [int(word) for word in re.findall(r"\d+", ranks if isinstance(ranks, str) else str(ranks))]
-        if members and max(members) < 10_000_000:
-            timeout = one.get("timeout", 0.0)
-            found[name] = Config(
-                str(one.get("desc", "")),
-                RankSet(members),
-                float(timeout) if isinstance(timeout, (int, float)) else 0.0,
-            )
-    return found
-
-
 class _Maker:
-    """Splits the columns of one rank by group."""
+    """Split the columns of one rank by group."""
 
     def __init__(
         self,
         entries: list[dict[str, Any]],
-        columns: _Columns,
+        columns: DumpColumns,
         configs: dict[str, Config],
         threads: dict[int, int],
     ) -> None:
@@ -217,7 +101,7 @@ class _Maker:
         rows = {key: self._operation(key) for key in dict.fromkeys(columns.keys)}
         self._operations = [rows[key] for key in columns.keys]
         self._order: dict[int, list[int]] = {}
-        # gloo never says "completed", only "retired"; NCCL also retires what it gave up on.
+        # gloo only marks calls as "retired", never as "completed". NCCL also retires calls that it gave up.
         self._by_retired = COMPLETED not in columns.states
 
     def make(self, version: str) -> Dump:
@@ -228,7 +112,7 @@ class _Maker:
         if set(columns.groups) == {("", "")}:
             raise DumpError(
                 "has groups without names, as torch records them under TORCH_DISTRIBUTED_DEBUG=DETAIL",
-                "Set it to INFO or OFF: with DETAIL torch checks collectives itself, and what it finds is in the log.",
+                "Set it to INFO or OFF. With DETAIL, torch checks collectives itself and reports errors in the log.",
             )
         members: dict[tuple[str, str], list[int]] = {pair: [] for pair in columns.groups}
         for index, pair in enumerate(columns.groups):
@@ -240,7 +124,8 @@ class _Maker:
             if not named[0]:
                 nameless += len(indexes)
                 continue
-            row = self._group(named, columns.names[indexes[0]])
+            # Only a group that the dump does not name gets another name.
+            row = self._group(named, columns.names[indexes[0]], unnamed=named is not pair)
             if has_transfers:
                 for index in indexes:
                     if columns.p2p[index] and not done[index] and len(transfers) < _MAX_PENDING:
@@ -255,7 +140,7 @@ class _Maker:
             tracks=tracks,
             transfers=tuple(transfers),
             wrapped=bool(columns.records) and min(columns.records) > 0,
-            newest=max(columns.created, default=0) * _NS,
+            newest=max(columns.created, default=0) * _NANOSECOND,
             notes={"nameless": str(nameless)} if nameless else {},
         )
         return Dump(recorder, self._table, self._stacks)
@@ -267,17 +152,17 @@ class _Maker:
         return [state == COMPLETED for state in columns.states]
 
     def _named(self, pair: tuple[str, str]) -> tuple[str, str]:
-        """A name that is the same on all members. In version 1 that is who they are, if the dump says it at all."""
-        if not pair[0].startswith(_LOCAL):
+        """A name that is the same on all members: in version 1 the members, if the dump contains them."""
+        if not pair[0].startswith(LOCAL):
             return pair
-        config = self._configs.get(pair[0].removeprefix(_LOCAL))
+        config = self._configs.get(pair[0].removeprefix(LOCAL))
         if config is None:
             return ("", "")
-        name = f"{_LOCAL}{config.ranks}"
+        name = f"{LOCAL}{config.ranks}"
         self._configs[name] = config
         return (name, "")
 
-    def _group(self, pair: tuple[str, str], name: str) -> int:
+    def _group(self, pair: tuple[str, str], name: str, *, unnamed: bool) -> int:
         config = self._configs.get(pair[0], _UNKNOWN)
         backend = name.partition(":")[0] if ":" in name else ""
         source = "config" if config.ranks else "seen"
@@ -290,6 +175,7 @@ class _Maker:
                 source=source,
                 backend=backend,
                 timeout=config.timeout,
+                unnamed=unnamed,
             )
         )
 
@@ -301,7 +187,7 @@ class _Maker:
             start, rows = self._uneven(numbers, rows, indexes)
             first, indexes = numbers[start], indexes[start:]
         open_calls = [index for index in indexes if not done[index]]
-        # Numbers only grow, so the last that is done has the highest.
+        # Numbers only grow, so the last completed call has the highest.
         last_done = next((index for index in reversed(indexes) if done[index]), None)
         completed = first - 1 if last_done is None else self._columns.numbers[last_done]
         return Track(
@@ -309,18 +195,18 @@ class _Maker:
             first=first,
             history=pack_rows(rows),
             completed=completed,
-            pending=tuple(self._entry(index, at < _WITH_STACKS) for at, index in enumerate(open_calls[:_MAX_PENDING])),
+            pending=tuple(self._entry(index, at < _MAX_STACKS) for at, index in enumerate(open_calls[:_MAX_PENDING])),
             last=self._entry(indexes[-1]),
-            since=self._columns.created[indexes[0]] * _NS,
+            since=self._columns.created[indexes[0]] * _NANOSECOND,
         )
 
     def _uneven(self, numbers: list[int], rows: list[int], indexes: list[int]) -> tuple[int, list[int]]:
-        """The same where numbers are left out, or come twice, or begin again; and where they last began."""
-        # A group that was destroyed and made anew under the same name counts from the beginning again.
+        """The index of the last restart, and the rows since: for numbers that have gaps, repeat or restart."""
+        # A group that was destroyed and created again under the same name restarts its numbers.
         start = max((at for at in range(1, len(numbers)) if numbers[at] < numbers[at - 1]), default=0)
         first, reached = numbers[start], numbers[-1]
         if reached - first > _MAX_GAP:
-            raise DumpError(f"is not believable: it counts from {first} to {reached} in one group")
+            raise DumpError(f"is not plausible: its call numbers run from {first} to {reached} in one group")
         found = [NOT_RECORDED] * (reached - first + 1)
         for at in range(start, len(numbers)):
             place = numbers[at] - first
@@ -334,16 +220,16 @@ class _Maker:
         )
 
     def _coalesced(self, row: int, other: int) -> int:
-        """Calls that were made as one bear one number: keep all their names."""
+        """Coalesced calls share one number: keep all their names."""
         before, more = self._table.operations[row], self._table.operations[other]
-        if len(before.name) > _MAX_SIZES:
+        if len(before.name) > MAX_SIZES_CHARACTERS:
             return row
         return self._table.operation(
             Operation(
                 f"{before.name}+{more.name}",
-                f"{before.inputs}+{more.inputs}"[:_MAX_SIZES],
-                f"{before.outputs}+{more.outputs}"[:_MAX_SIZES],
-                before.types if before.types == more.types else f"{before.types}+{more.types}"[:_MAX_SIZES],
+                f"{before.inputs}+{more.inputs}"[:MAX_SIZES_CHARACTERS],
+                f"{before.outputs}+{more.outputs}"[:MAX_SIZES_CHARACTERS],
+                before.types if before.types == more.types else f"{before.types}+{more.types}"[:MAX_SIZES_CHARACTERS],
             )
         )
 
@@ -355,17 +241,17 @@ class _Maker:
             operation=self._operations[index],
             record=columns.records[index],
             state=columns.states[index] if columns.states[index] in (STARTED, COMPLETED) else SCHEDULED,
-            created=columns.created[index] * _NS,
+            created=columns.created[index] * _NANOSECOND,
             stack=self._stacks.add(_frames(entry.get("frames"))) if with_stack else 0,
-            thread=self._thread(_whole(entry.get("thread_id", 0), 0)),
+            thread=self._thread(whole(entry.get("thread_id", 0), 0)),
         )
 
     def _thread(self, ident: int) -> int:
         return self._threads.get(ident, 0) if self._threads else ident
 
     def _transfer(self, group: int, index: int) -> list[Transfer]:
-        """A send or recv that is under way. Its text has ranks of the group; members turn them into the job's."""
-        match = _PEER.search(self._columns.names[index])
+        """A pending send or recv. Its text has ranks of the group, which the members map to ranks of the job."""
+        match = PEER.search(self._columns.names[index])
         if match is None:
             return []
         peer = int(match[3])
@@ -380,12 +266,12 @@ class _Maker:
 
 
 def _sizes(value: object) -> str:
-    """``[[1024]]`` is one tensor, and written ``[1024]``."""
+    """Format sizes. ``[[1024]]`` is one tensor, and written ``[1024]``."""
     text = value if isinstance(value, str) else str(value)
     text = text.replace(" ", "")
     if text.startswith("[[") and text.endswith("]]") and "],[" not in text:
         text = text[1:-1]
-    return "" if text == "[]" else text[:_MAX_SIZES]
+    return "" if text == "[]" else text[:MAX_SIZES_CHARACTERS]
 
 
 def _types(inputs: object, outputs: object) -> str:
@@ -393,16 +279,16 @@ def _types(inputs: object, outputs: object) -> str:
     for value in (inputs, outputs):
         names = value if isinstance(value, (list, tuple)) else re.findall(r"\w+", str(value))
         texts.append(",".join(dict.fromkeys(map(str, names))))
-    return (texts[0] if texts[0] == texts[1] else "→".join(text for text in texts if text))[:_MAX_SIZES]
+    return (texts[0] if texts[0] == texts[1] else "→".join(text for text in texts if text))[:MAX_SIZES_CHARACTERS]
 
 
 def _frames(value: object) -> tuple[Frame, ...]:
-    """A recorded stack, outermost first as all of ours are."""
+    """A recorded stack, outermost frame first."""
     if not isinstance(value, list):
         return ()
     found = []
-    for one in value[:200]:
-        if isinstance(one, dict):
-            name, file = str(one.get("name", "?"))[:500], str(one.get("filename", ""))[:4000]
-            found.append(Frame(name, file, _whole(one.get("line", 0), 0)))
+    for frame in value[:_MAX_FRAMES]:
+        if isinstance(frame, dict):
+            name, file = str(frame.get("name", "?"))[:500], str(frame.get("filename", ""))[:4000]
+            found.append(Frame(name, file, whole(frame.get("line", 0), 0)))
     return tuple(reversed(found))

@@ -1,52 +1,56 @@
-"""What a live rank answered: its dumps, and what it knows of its groups (see ``rank/payloads/flight_recorder``)."""
+"""The flight recorder of a live rank: its dumps, and its groups (see ``rank/payloads/flight_recorder``)."""
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from breakranks.observe.recorder.dump_parse import Config, Dump, configs_of, make
+from breakranks.observe.recorder.dump_columns import Config, configs_of
+from breakranks.observe.recorder.dump_parse import Dump, make
 from breakranks.observe.recorder.safe_unpickle import DumpError, decode
 from breakranks.snapshot.merge_recorders import RecorderMerger
 from breakranks.snapshot.model import StackTable
 from breakranks.snapshot.recorder_tables import Recorder
 
-_MAX_WORDS = 200
+_MAX_NOTE_CHARACTERS = 200
 
 
 def read_answer(data: bytes) -> Dump:
-    """The dumps of all backends of one rank as one; raises :class:`DumpError`."""
+    """Return the dumps of all backends of one rank as one; raise :class:`DumpError` if the answer is invalid."""
     head, _, rest = data.partition(b"\n")
     try:
-        said: dict[str, Any] = msgspec.json.decode(head, type=dict)
-        sizes = [int(size) for size in said["sizes"]]
-        threads = {int(ident): int(tid) for ident, tid in said["threads"].items()}
-    except (msgspec.DecodeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise DumpError(f"gave an answer that is not understood ({type(error).__name__})") from None
+        answer: dict[str, Any] = json.loads(head)
+        sizes = [int(size) for size in answer["sizes"]]
+        threads = {int(ident): int(tid) for ident, tid in answer["threads"].items()}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DumpError(f"returned an invalid answer ({type(error).__name__})") from None
     if sum(sizes) != len(rest):
-        raise DumpError("gave an answer that is cut off")
-    configs = configs_of(said.get("groups"))
-    notes = said.get("notes")
+        raise DumpError("returned a truncated answer")
+    configs = configs_of(answer.get("groups"))
+    notes = answer.get("notes")
     dumps = []
     for size in sizes:
         dumps.append(_dump(rest[:size], configs, threads))
         rest = rest[size:]
-    return _together(dumps, {str(k): str(v)[:_MAX_WORDS] for k, v in notes.items()} if isinstance(notes, dict) else {})
+    texts = (
+        {str(key): str(note)[:_MAX_NOTE_CHARACTERS] for key, note in notes.items()} if isinstance(notes, dict) else {}
+    )
+    return _merged(dumps, texts)
 
 
 def _dump(data: bytes, configs: dict[str, Config], threads: dict[int, int]) -> Dump:
     return make(decode(data), configs, threads)
 
 
-def _together(dumps: list[Dump], notes: dict[str, str]) -> Dump:
+def _merged(dumps: list[Dump], notes: dict[str, str]) -> Dump:
     stacks = StackTable()
     joiner = RecorderMerger(stacks)
     found = Recorder(version="", time=time.time(), notes=notes)
-    for one in dumps:
-        added = joiner.add(one.recorder, one.table.operations, one.table.groups, one.stacks.frames, one.stacks.stacks)
+    for dump in dumps:
+        table, own = dump.table, dump.stacks
+        added = joiner.add(dump.recorder, table.operations, table.groups, own.frames, own.stacks)
         found = replace(
             found,
             version=added.version,

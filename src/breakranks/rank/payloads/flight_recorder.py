@@ -1,8 +1,8 @@
-"""Runs in a rank: its flight recorder as bytes, and what only the process knows of its groups.
+"""Runs in a rank: returns its flight recorder as bytes, and facts about its groups that only the process has.
 
-The answer is a line of JSON, then the dumps that it counts, as torch wrote them. Nothing is imported: what the
-process has not imported itself it does not use. Dumps are without stacks: with them torch takes a second and
-more for a full ring, and all that time no other thread of the process could run Python.
+The answer is a line of JSON with the sizes of the dumps, then the dumps as torch wrote them. Nothing is imported: what
+the process has not imported it does not use. Dumps are without stacks: with stacks torch takes a second or more for a
+full ring, and in that time no other thread of the process could run Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def answer(arguments: dict[str, Any]) -> bytes:
     dumps = _dumps()
     head = {
         "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
-        "sizes": [len(one) for one in dumps],
+        "sizes": [len(dump) for dump in dumps],
         "groups": _guarded(_groups, []),
         "threads": _guarded(_threads, {}),
         "notes": _guarded(_notes, {}),
@@ -28,7 +28,7 @@ def answer(arguments: dict[str, Any]) -> bytes:
 
 
 def _guarded(function: Callable[[], Any], otherwise: Any) -> Any:
-    """Private parts of torch may be other than expected in a version that we do not know."""
+    """Return the result, or ``otherwise`` if private parts of torch are different in this version."""
     try:
         return function()
     except Exception:
@@ -43,11 +43,11 @@ def _dumps() -> list[bytes]:
         if dump is None:
             continue
         try:
-            one = dump(True, False, False)  # all collectives, no stacks, not only those under way
+            data = dump(True, False, False)  # all collectives, no stacks, not only those under way
         except TypeError:
-            one = dump()  # before version 2.1 of the recorder
-        if one and one not in found:
-            found.append(one)
+            data = dump()  # before version 2.1 of the recorder
+        if data and data not in found:
+            found.append(data)
     return found
 
 
@@ -93,13 +93,13 @@ def _timeout(group: Any) -> float:
 
 
 def _threads() -> dict[str, int]:
-    """pthread's id of each Python thread, which the recorder uses, to the kernel's."""
+    """Map the pthread id of each Python thread, which the recorder uses, to the kernel's thread id."""
     known = dict(sys.modules["threading"]._active)
     return {str(ident): thread.native_id for ident, thread in known.items() if getattr(thread, "native_id", None)}
 
 
 def _notes() -> dict[str, str]:
-    """What the main thread gathers parameters for, if it is in FSDP."""
+    """Return the module for which the main thread gathers parameters, if it is in FSDP."""
     main = sys.modules["threading"].main_thread().ident
     frame: FrameType | None = sys._current_frames().get(main)
     depth = 0
@@ -113,17 +113,17 @@ def _notes() -> dict[str, str]:
 
 
 def _module(frame: FrameType) -> str:
-    """The name of the module whose parameters a frame of FSDP is about: FSDP2's group, or FSDP1's handle."""
+    """Return the module whose parameters a frame of FSDP handles: from FSDP2's group or FSDP1's handle."""
     seen = frame.f_locals
-    for one in (seen.get("self"), seen.get("state"), seen.get("handle")):
-        if one is None:
+    for owner in (seen.get("self"), seen.get("state"), seen.get("handle")):
+        if owner is None:
             continue
-        fqn = getattr(one, "_module_fqn", None)
+        fqn = getattr(owner, "_module_fqn", None)
         if isinstance(fqn, str) and fqn:
             return f"module {fqn}"
-        names = getattr(getattr(one, "flat_param", None), "_fqns", None)
+        names = getattr(getattr(owner, "flat_param", None), "_fqns", None)
         if names:
-            module = getattr(one, "_fully_sharded_module", None)
+            module = getattr(owner, "_fully_sharded_module", None)
             listed = ", ".join(str(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
             return f"{type(module).__name__} ({listed})" if module is not None else listed
     return ""

@@ -1,26 +1,26 @@
-"""Runs in a rank: the variables that were asked for, frame by frame; and its flight recorder in the same visit.
+"""Runs in a rank: returns requested variables, frame by frame, and the flight recorder in the same visit.
 
-Whoever asks has read the sources, and knows which names matter at which line. Here they are only looked up, and nothing
-of the program is called: no property, no ``__getattr__``, no ``__eq__``, no ``__repr__``. Only plain values
-leave, short; of any other object what it is, and which one. Nothing is imported. The answer is a line of Python
-literals, then the bytes of the flight recorder.
+The caller has read the sources and knows which names matter at which line. This code only looks them up. It calls
+nothing of the program: no property, no ``__getattr__``, no ``__eq__``, no ``__repr__``. Only plain values are returned,
+shortened; of any other object its type and id. Nothing is imported. The answer is a line of Python literals, then the
+bytes of the flight recorder.
 """
 
 from __future__ import annotations
 
 import sys
 
-MYPY = False  # typing is not imported where the process has not
-if MYPY:  # what the process has not imported stays so
+MYPY = False  # typing is not imported if the process has not imported it
+if MYPY:
     from collections.abc import Iterator
     from types import FrameType
     from typing import Any
 
-_MAX_FRAMES = 500  # of one thread
-_MAX_VALUES = 2000  # of one visit
-_MAX_VALUES_OF_FRAME = 500  # of these for one thread
-_MAX_SECONDS = 0.005  # seconds of a CPU: all that time no other thread of the process can run Python
-_MAX_SEARCHES = 16  # through the variables of a thread's frames; one through those of all threads counts for four
+_MAX_FRAMES = 500  # per thread
+_MAX_VALUES = 2000  # per visit
+_MAX_VALUES_OF_THREAD = 500
+_MAX_CPU_SECONDS = 0.005  # in which no other thread of the process can run Python
+_MAX_SEARCHES = 16  # of the variables of one thread's frames; a search of all threads counts as four
 _MAX_CHARACTERS = 400
 _MAX_ITEMS = 64
 _GONE = object()
@@ -28,19 +28,19 @@ _MRO = type.__dict__["__mro__"].__get__
 _VARIABLES = type.__dict__["__dict__"].__get__
 _NAME = type.__dict__["__qualname__"].__get__
 _MODULE = type.__dict__["__module__"].__get__
-_MEMBER = type(type.__dict__["__dictoffset__"])  # what a slot is, and a field of a C struct
+_MEMBER = type(type.__dict__["__dictoffset__"])  # the type of slots and of fields of C structs
 _GETSET = type(type.__dict__["__dict__"])
 _LOCK = type(sys.modules["_thread"].allocate_lock())
 _RLOCK = sys.modules["_thread"].RLock
-_SCOPES = (dict, type((lambda: sys._getframe().f_locals)()))  # from 3.13 on a function's is a view
+_SCOPES = (dict, type((lambda: sys._getframe().f_locals)()))  # from 3.13 on the locals of a function are a view
 
 
 def answer(arguments: dict[str, Any]) -> bytes:
     flight, error = _flight(arguments.get("flight", ""))
     try:
         facts = _facts(arguments.get("asked", {}))
-    except Exception as problem:  # of a Python that is not known here
-        facts, error = {}, error or type(problem).__name__
+    except Exception as raised:  # in an unknown version of Python
+        facts, error = {}, error or type(raised).__name__
     return b"".join([ascii({**facts, "flight": len(flight), "error": error}).encode(), b"\n", flight])
 
 
@@ -58,10 +58,10 @@ def _flight(source: str) -> tuple[bytes, str]:
 
 
 def _facts(asked: dict[str, dict[str, list[str]]]) -> dict[str, Any]:
-    """``asked``: a file's name, then ``function:line``, or ``function:*``, then what is wanted of such a frame."""
+    """``asked``: by file and ``function:line`` or ``function:*``, the names that are requested of such a frame."""
     visit = _Visit()
     threads = []
-    for ident in sorted(visit.tids, key=lambda one: visit.tids[one] != visit.pid):  # the main thread first
+    for ident in sorted(visit.tids, key=lambda ident: visit.tids[ident] != visit.pid):  # the main thread first
         frames = visit.stacks[ident]
         top = (frames[0].f_code.co_name, frames[0].f_code.co_filename, frames[0].f_lineno)
         found = list(visit.frames(ident, asked))
@@ -70,7 +70,7 @@ def _facts(asked: dict[str, dict[str, list[str]]]) -> dict[str, Any]:
 
 
 class _Visit:
-    """The threads of this process that Python has started, innermost frames first; and what may still be asked."""
+    """The threads that Python has started, innermost frames first, and how many lookups are still allowed."""
 
     def __init__(self) -> None:
         self.pid = sys.modules["posix"].getpid()
@@ -80,23 +80,23 @@ class _Visit:
         self.tids = {ident: tid for ident, tid in known.items() if type(tid) is int and ident in self.stacks}
         others = [ident for ident in self.stacks if ident != sys.modules["_thread"].get_ident()]
         if not self.active and len(others) == 1:
-            self.tids = {others[0]: self.pid}  # a program that has never heard of threads
+            self.tids = {others[0]: self.pid}  # a program that has not imported threading
         self.left = _MAX_VALUES
         self.searches = _MAX_SEARCHES
         self.clock = sys.modules["time"].thread_time
-        self.end = self.clock() + _MAX_SECONDS
+        self.end = self.clock() + _MAX_CPU_SECONDS
 
     def frames(self, ident: int, asked: dict[str, dict[str, list[str]]]) -> Iterator[tuple[Any, ...]]:
         frames = self.stacks[ident]
-        mine = min(self.left, _MAX_VALUES_OF_FRAME) if self.clock() < self.end else 0
+        budget = min(self.left, _MAX_VALUES_OF_THREAD) if self.clock() < self.end else 0
         for above, frame in enumerate(frames):
             code = frame.f_code
             wanted = asked.get(code.co_filename)
             if wanted is None:
                 continue
             names = wanted.get(f"{code.co_name}:{frame.f_lineno}") or wanted.get(f"{code.co_name}:*") or ()
-            if names and mine >= len(names):
-                mine -= len(names)
+            if names and budget >= len(names):
+                budget -= len(names)
                 self.left -= len(names)
                 values = {name: self.asked(name, frame, ident) for name in names}
                 yield len(frames) - 1 - above, code.co_filename, code.co_name, frame.f_lineno, values
@@ -113,8 +113,8 @@ class _Visit:
         if name == "@ended":
             return _ended(self.stacks[ident], self.active)
         value = _look_up(frame, name.removeprefix("@refers "))
-        others = {one: frames for one, frames in self.stacks.items() if one != ident and one in self.tids}
-        return [self.tids[one] for one, frames in others.items() if any(kept is value for kept in _kept(frames))]
+        others = {key: frames for key, frames in self.stacks.items() if key != ident and key in self.tids}
+        return [self.tids[key] for key, frames in others.items() if any(kept is value for kept in _kept(frames))]
 
 
 def _chain(frame: FrameType | None) -> Iterator[FrameType]:
@@ -126,7 +126,7 @@ def _chain(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _look_up(frame: FrameType, path: str) -> Any:
-    """The object that ``self.pool.lock`` names in this frame."""
+    """Return the object that a path such as ``self.pool.lock`` names in this frame."""
     first, *rest = path.split(".")
     value = _variable(frame, first)
     for name in rest:
@@ -138,16 +138,16 @@ def _look_up(frame: FrameType, path: str) -> Any:
 
 def _variable(frame: FrameType, name: str) -> Any:
     for scope in (frame.f_locals, frame.f_globals):
-        # A dictionary of somebody's making would run their code.
+        # A dictionary of the job's own type would run code of the job.
         if _is(type(scope), *_SCOPES) and name in scope:
             return scope[name]
     return _GONE
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """An attribute that is simply there: in the object's own dictionary, in a slot, or a plain value of its class."""
+    """Return an attribute that is stored: in the object's dictionary, in a slot, or as a plain value of its class."""
     kind = type(value)
-    is_class = any(one is type for one in _MRO(kind))
+    is_class = any(base is type for base in _MRO(kind))
     above = _first(_MRO(kind), name)
     if type(above) is _MEMBER:
         try:
@@ -155,24 +155,24 @@ def _attribute(value: Any, name: str) -> Any:
         except AttributeError:
             return _GONE
     if above is not _GONE and _has(above, "__set__"):
-        return _GONE  # a property: its code is not ours to run
+        return _GONE  # a property: its code must not run
     if is_class:
         own = _first(_MRO(value), name)
         return _GONE if own is not _GONE and _has(own, "__get__") else own
-    mine = _dictionary(value)
-    if mine is not None and name in mine:
-        return mine[name]
+    attributes = _dictionary(value)
+    if attributes is not None and name in attributes:
+        return attributes[name]
     return _GONE if above is not _GONE and _has(above, "__get__") else above
 
 
 def _is(kind: type, *kinds: type) -> bool:
-    """Whether it is one of these; not by ``in``, which would ask a class with an equality of its own."""
-    return any(kind is one for one in kinds)
+    """Whether it is one of these. Not with ``in``, which would call the ``__eq__`` of a metaclass."""
+    return any(kind is other for other in kinds)
 
 
 def _first(classes: tuple[type, ...], name: str) -> Any:
-    for one in classes:
-        variables = _VARIABLES(one)
+    for kind in classes:
+        variables = _VARIABLES(kind)
         if name in variables:
             return variables[name]
     return _GONE
@@ -183,11 +183,11 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _dictionary(value: Any) -> dict[str, Any] | None:
-    way = _first(_MRO(type(value)), "__dict__")
-    if not _is(type(way), _GETSET, _MEMBER):
+    descriptor = _first(_MRO(type(value)), "__dict__")
+    if not _is(type(descriptor), _GETSET, _MEMBER):
         return None
     try:
-        found = way.__get__(value)
+        found = descriptor.__get__(value)
     except AttributeError:
         return None
     return found if type(found) is dict else None
@@ -197,7 +197,7 @@ def _described(value: Any) -> dict[str, Any]:
     kind = type(value)
     if _is(kind, bool, int, float, str, bytes):
         return _plain(value)
-    made: dict[str, Any] = {"id": id(value), "kinds": [_named(one) for one in _MRO(kind)[:8]]}
+    made: dict[str, Any] = {"id": id(value), "kinds": [_named(base) for base in _MRO(kind)[:8]]}
     if kind is _LOCK:
         made["locked"] = value.locked()
     elif kind is _RLOCK:
@@ -208,7 +208,7 @@ def _described(value: Any) -> dict[str, Any]:
     elif _is(kind, list, tuple):
         made["size"] = len(value)
         some = value[:_MAX_ITEMS]
-        if all(type(one) is int and one.bit_length() < 64 for one in some):
+        if all(type(item) is int and item.bit_length() < 64 for item in some):
             made["numbers"] = list(some)
     elif made["kinds"][0] in ("collections.deque", "builtins.dict", "builtins.set"):
         made["size"] = len(value)
@@ -227,13 +227,13 @@ def _plain(value: Any) -> dict[str, Any]:
     return {"plain": value[:_MAX_CHARACTERS] if type(value) is str else value}
 
 
-def _named(one: type) -> str:
-    module = _MODULE(one)
-    return f"{module[:80] if type(module) is str else '?'}.{_NAME(one)[:80]}"
+def _named(kind: type) -> str:
+    module = _MODULE(kind)
+    return f"{module[:80] if type(module) is str else '?'}.{_NAME(kind)[:80]}"
 
 
 def _recursive(text: str) -> dict[str, Any]:
-    """From ``<locked _thread.RLock object owner=140 count=1 at 0x7f>``."""
+    """Parse ``<locked _thread.RLock object owner=140 count=1 at 0x7f>``."""
     owner = text.partition("owner=")[2].partition(" ")[0]
     return {"locked": text.startswith("<locked"), "owner": int(owner) if owner.isdigit() else 0}
 
@@ -245,18 +245,18 @@ def _descriptor(file: Any) -> int:
             return -1 if file.closed else int(file.fileno())
         if name not in ("_io.TextIOWrapper", "_io.BufferedReader", "_io.BufferedWriter", "_io.BufferedRandom"):
             break
-        # Fields of C's structs: what they wrap is looked at again.
+        # Fields of C structs: check the wrapped object next.
         file = file.buffer if name == "_io.TextIOWrapper" else file.raw
     return -1
 
 
 def _is_thread(value: Any) -> bool:
     kind = getattr(sys.modules.get("threading"), "Thread", None)
-    return any(one is kind for one in _MRO(type(value)))
+    return any(base is kind for base in _MRO(type(value)))
 
 
 def _kept(frames: list[FrameType]) -> Iterator[Any]:
-    """What the variables of these frames hold, and the attributes of the objects whose methods they are."""
+    """Yield the values of the variables of these frames, and the attributes of their ``self``."""
     for frame in frames:
         scope = frame.f_locals
         if not _is(type(scope), *_SCOPES):
@@ -273,7 +273,7 @@ def _kept(frames: list[FrameType]) -> Iterator[Any]:
 
 
 def _ended(frames: list[FrameType], active: dict[int, Any]) -> list[str]:
-    """Names of threads that these frames know, that were started and have ended."""
+    """Return names of threads in the variables of these frames that were started and have ended."""
     found: dict[str, None] = {}
     for value in _kept(frames):
         if _is_thread(value):
@@ -283,10 +283,10 @@ def _ended(frames: list[FrameType], active: dict[int, Any]) -> list[str]:
     return list(found)[:8]
 
 
-def _loader(one: Any) -> dict[str, Any]:
-    """Which worker of torch's DataLoader owes the batch that is next."""
-    batch = _attribute(one, "_rcvd_idx")
-    tasks, workers = _attribute(one, "_task_info"), _attribute(one, "_workers")
+def _loader(loader: Any) -> dict[str, Any]:
+    """Return the worker of torch's DataLoader that must deliver the next batch."""
+    batch = _attribute(loader, "_rcvd_idx")
+    tasks, workers = _attribute(loader, "_task_info"), _attribute(loader, "_workers")
     if type(batch) is not int or type(tasks) is not dict or type(workers) is not list:
         return {}
     task = tasks.get(batch)

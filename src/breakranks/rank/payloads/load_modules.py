@@ -1,8 +1,8 @@
-"""Runs in a rank that somebody visits: brings modules of rank there, and calls one of them.
+"""Runs in a rank: loads modules of breakranks.rank there, and calls one of them.
 
-The process need not have breakranks: its modules come along, and are found by a finder that knows nothing else. Whoever
-is called gets the finder, and takes all of it out again. What is here must not use its own globals later, which are
-cleared when the answer is out.
+The process need not have breakranks: the modules travel with this payload, and a finder for these modules alone is
+installed. The called module gets the finder, and unloads everything with it. Nothing here may use globals of this
+payload later: they are cleared when the answer has been returned.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 
 def answer(arguments: dict[str, Any]) -> Any:
-    """What is to be told; or, where it may take long, what tells it."""
-    found = _called(arguments)
+    """Return the reply as JSON, or a function that returns it, if that may take long."""
+    reply = _called(arguments)
     dumps = __import__("json").dumps
-    return (lambda: dumps(found())) if callable(found) else dumps(found)
+    return (lambda: dumps(reply())) if callable(reply) else dumps(reply)
 
 
 def _called(arguments: dict[str, Any]) -> Any:
-    have = sys.modules.get("breakranks")
-    if have is not None and type(getattr(have, "__loader__", None)).__name__ != "Shipped":
-        return _of_its_own(have, arguments)
+    imported = sys.modules.get("breakranks")
+    if imported is not None and type(getattr(imported, "__loader__", None)).__name__ != "Shipped":
+        return _of_its_own(imported, arguments)
     finder = _used(arguments)
     try:
         called = _imported(arguments["module"])
@@ -32,30 +32,30 @@ def _called(arguments: dict[str, Any]) -> Any:
 
 
 def _used(arguments: dict[str, Any]) -> Any:
-    """The finder, with one user more: whoever is called gives that back, and the last takes all of it out.
+    """Return the finder with its user count raised. The called module lowers it, and the last one unloads everything.
 
-    Nothing is imported under the import lock: who imports has the lock of a module first, and then this one.
+    Import nothing under the import lock: an import takes the lock of a module first, and then this one.
     """
-    made = _finder(arguments)
+    new = _finder(arguments)
     lock: Any = sys.modules["_imp"]
-    lock.acquire_lock()  # an agent that leaves takes all of its modules out under it
+    lock.acquire_lock()  # an agent that leaves removes its modules under this lock
     try:
         for finder in sys.meta_path:
             if type(finder).__name__ == "Shipped":
-                there: Any = finder
-                there.add(_modules(arguments))  # who was here before may have needed less
+                installed: Any = finder
+                installed.add(_modules(arguments))  # an earlier payload may have needed fewer modules
                 break
         else:
-            there = made
-            sys.meta_path.insert(0, there)
-        there.users += 1
+            installed = new
+            sys.meta_path.insert(0, installed)
+        installed.users += 1
     finally:
         lock.release_lock()
-    return there
+    return installed
 
 
 def _imported(module: str) -> Any:
-    """The function that answers; a fork of the job's waits until all that it needs is imported."""
+    """Import the module and return its ``answer``. A fork of the job waits until all imports are done."""
     forks = __import__("breakranks.rank.fork_hooks", fromlist=["state"])
     with forks.ForksPaused():
         _import_threading()
@@ -63,7 +63,10 @@ def _imported(module: str) -> Any:
 
 
 def _import_threading() -> None:
-    """Whoever imports it first is the main thread to it, before 3.13 in all, then in part: that must not be us."""
+    """Import threading so that the job's main thread is its main thread.
+
+    Before 3.13 the module takes the importing thread for it in all respects, from 3.13 on in some.
+    """
     if "threading" in sys.modules:
         return
     threading: Any = __import__("threading")
@@ -76,12 +79,12 @@ def _import_threading() -> None:
     del threading._active[mine]
     main._ident = others[-1]  # the oldest
     threading._active[main._ident] = main
-    # It is expected to be locked until the main thread ends; the one that it has now ends with ours.
-    ours = main._tstate_lock
+    # It must be locked until the main thread ends; the lock that it has now is released with this thread.
+    own_lock = main._tstate_lock
     main._tstate_lock = __import__("_thread").allocate_lock()
     main._tstate_lock.acquire()
-    if ours in threading._shutdown_locks:
-        threading._shutdown_locks.discard(ours)
+    if own_lock in threading._shutdown_locks:
+        threading._shutdown_locks.discard(own_lock)
         threading._shutdown_locks.add(main._tstate_lock)
 
 
@@ -99,18 +102,18 @@ def _take_back(finder: Any) -> None:
         lock.release_lock()
 
 
-def _of_its_own(have: Any, arguments: dict[str, Any]) -> Any:
-    """The job has imported breakranks itself: its own is used, if it is one that we understand."""
-    theirs = str(getattr(have, "__version__", "?"))
-    if theirs != arguments["version"]:
-        return {"refused": f"it has imported breakranks {theirs}, and this is {arguments['version']}"}
+def _of_its_own(imported: Any, arguments: dict[str, Any]) -> Any:
+    """Use the breakranks that the job has imported itself, if it has the same version."""
+    version = str(getattr(imported, "__version__", "?"))
+    if version != arguments["version"]:
+        return {"refused": f"it has imported breakranks {version}, but this is {arguments['version']}"}
     return _imported(arguments["module"])(arguments["given"], None)
 
 
 def _modules(arguments: dict[str, Any]) -> dict[str, tuple[str, bool, str, bytes]]:
-    found: dict[str, tuple[str, bool, str, bytes]]
-    found = __import__("marshal").loads(__import__("binascii").a2b_base64(arguments["modules"]))
-    return found
+    modules: dict[str, tuple[str, bool, str, bytes]]
+    modules = __import__("marshal").loads(__import__("binascii").a2b_base64(arguments["modules"]))
+    return modules
 
 
 def _finder(arguments: dict[str, Any]) -> Any:
@@ -121,13 +124,13 @@ def _finder(arguments: dict[str, Any]) -> Any:
     fits = sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex() == arguments["magic"]
 
     class Shipped:
-        """Gives out the modules that came along, by the path that they had where they came from."""
+        """Loads the modules that travel with the payload, under their original paths."""
 
         users = 0
         names = modules.keys()
 
         def add(self, more: dict[str, tuple[str, bool, str, bytes]]) -> None:
-            modules.update({name: found for name, found in more.items() if name not in modules})
+            modules.update({name: module for name, module in more.items() if name not in modules})
 
         def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
             if name not in modules:

@@ -1,4 +1,4 @@
-"""What to do next, as a line to type or to read."""
+"""The next step, as a line to type or to read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from breakranks.show.wording.grammar import listed
 from breakranks.show.wording.value_wording import ranks
 
 ADVICE = {
-    "wait-or-build": "wait for it, or build once before the job starts",
-    "find-client": "look for the client that should come",
+    "wait-or-build": "wait for the build, or build once before the job starts",
+    "find-client": "find the client that should connect",
     "answer-prompt": "answer at {path} (c continues)",
-    "log-or-kernel": "look at the end of its log; whether the kernel killed it: dmesg | grep -i 'killed process'",
-    "log-end": "look at the end of its log: breakranks cannot see a process that has ended",
+    "log-or-kernel": "read the end of its log; to see whether the kernel killed it: dmesg | grep -i 'killed process'",
+    "log-end": "read the end of its log: breakranks cannot inspect a process that has ended",
     "start-ranks": "start {ranks}, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE",
-    "name-hosts-other": "name all hosts of the job in the target: it may be on another",
+    "name-hosts-other": "name all hosts of the job in the target: the rank may be on another host",
     "name-hosts": "name all hosts of the job in the target",
     "why-on-hosts": "run breakranks why on all hosts of the job: breakranks why ssh:HOSTS",
     "start-hosts": "start the job on the other hosts, with the same rendezvous endpoint or MASTER_ADDR and MASTER_PORT",
-    "firewalls": "look at firewalls and switches between {hosts} (port {number})",
-    "find-dump": "look for the end of {ranks}: its log, its host; a dump of it would settle it",
+    "firewalls": "check firewalls and switches between {hosts} (port {number})",
+    "find-dump": "check the logs and hosts of {ranks}; a dump would show the last calls",
     "more-hosts": "# and on {number} more hosts",
     "remedy": "{path}",
 }

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 from breakranks.explain.causes import collective_causes as c
-from breakranks.explain.values import Subject, Where
+from breakranks.explain.finding_parts import Subject, Where
 from breakranks.rankset import RankSet, short_text
 from breakranks.show.quantities import duration, plural
-from breakranks.show.wording.grammar import listed, pronoun, verb
-from breakranks.show.wording.registry import cause_text, fact_text
+from breakranks.show.wording.grammar import listed, noun, pronoun, verb
 from breakranks.show.wording.value_wording import (
     activity,
     call,
     command,
     doing_for,
     group,
+    lasted,
     number,
     place,
     ranks,
-    stood,
     wait_place,
     who,
 )
+from breakranks.show.wording.wording_registry import cause_text, fact_text
 
 _SET_WIDTH = 60
 _COMMAND_WIDTH = 200
 _APART = {
-    "rendezvous": "are at different places of the rendezvous",
+    "rendezvous": "are at different points of the rendezvous",
     "collectives": "are in different collectives",
     "": "wait in different places",
 }
 _FSDP_ADVICE = (
-    "every forward of an FSDP model is a collective: call it on all ranks, or gather a full state dict on all and use "
-    "a copy that is not sharded"
+    "every forward pass of an FSDP model is a collective: call it on all ranks, or gather a full state dict on all "
+    "ranks and use an unsharded copy"
 )
-_TENSOR_ADVICE = "full_tensor() and redistribute() are collectives: call them on all ranks, and use the result on one"
+_TENSOR_ADVICE = (
+    "full_tensor() and redistribute() are collectives: call them on all ranks, and use the result on one rank"
+)
 
 
 def _are(text: str) -> str:
@@ -46,41 +48,41 @@ def _has(text: str) -> str:
 
 
 def _here(cause: c.NeverCame | c.NotHere) -> str:
-    return cause.host or ("any host that was looked at" if cause.several else "this host")
+    return cause.host or ("any inspected host" if cause.several else "this host")
 
 
 def _short(text: str) -> str:
-    """A set of ranks that may be long: ``ranks 0-3,8-11``, cut."""
+    """Return a set of ranks, cut if it is long: ``ranks 0-3,8-11``."""
     found = RankSet.parse(text)
-    return f"rank{'' if len(found) == 1 else 's'} {short_text(found, _SET_WIDTH)}"
+    return f"{noun(len(found), 'rank')} {short_text(found, _SET_WIDTH)}"
 
 
 def _behind(count: int) -> str:
-    return f" ({count} behind)" if count else ""
+    return f" ({plural(count, 'call')} behind)" if count else ""
 
 
 def _from(where: Where | None) -> str:
-    return f", {place(where)}" if where is not None else ""
+    return f", in {place(where)}" if where is not None else ""
 
 
 @cause_text.register
 def _(cause: c.NeverCame, subject: Subject) -> str:
     that = "that rank" if subject.count == 1 else "those ranks"
-    return f"{ranks(subject.ranks)} never came: no process on {_here(cause)} has {that}"
+    return f"{ranks(subject.ranks)} never joined: no process on {_here(cause)} has {that}"
 
 
 @cause_text.register
 def _(cause: c.HasGone, subject: Subject) -> str:
     it = pronoun(subject.count, "it", "they")
     here = verb(subject.count, "are")
-    return f"{_has(subject.ranks)} gone: {it} took part in {call(cause.call)} and {here} not here"
+    return f"{_are(subject.ranks)} gone: {it} took part in {call(cause.call)} and {here} no longer here"
 
 
 @cause_text.register
 def _(cause: c.RankExited, subject: Subject) -> str:
     if not cause.several:
-        return f"{_has(subject.ranks)} exited, and the launcher is still here"
-    return f"{_has(subject.ranks)} exited" + (f", on {cause.host}" if cause.host else "")
+        return f"{_has(subject.ranks)} exited, and the launcher is still running"
+    return f"{_has(subject.ranks)} exited" + (f" on {cause.host}" if cause.host else "")
 
 
 @cause_text.register
@@ -96,15 +98,14 @@ def _(cause: c.NotEntered, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: c.NoDump, subject: Subject) -> str:
-    return f"{ranks(subject.ranks)} left no dump, and {verb(subject.count, 'have')} not been seen in {call(cause.call)}"
+    known = f"{verb(subject.count, 'are')} not known to have entered {call(cause.call)}"
+    return f"{ranks(subject.ranks)} left no dump and {known}"
 
 
 @cause_text.register
 def _(cause: c.NotTransferred, subject: Subject) -> str:
-    waiter = ranks(cause.waiter)
-    if cause.sends:
-        return f"{_has(subject.ranks)} not received what {waiter} {verb(number(cause.waiter), 'send')} it"
-    return f"{_has(subject.ranks)} not sent what {waiter} {verb(number(cause.waiter), 'wait')} for in recv"
+    here, there = ("recv", "send") if cause.sends else ("send", "recv")
+    return f"{_has(subject.ranks)} not called {here} for the {there} of {ranks(cause.waiter)}"
 
 
 @cause_text.register
@@ -124,8 +125,9 @@ def _(cause: c.DifferentPlaces, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: c.AllSeenWait, subject: Subject) -> str:
-    unseen = f"{_are(cause.unseen)} on other hosts and could not be seen"
-    everyone = f"all {cause.count:,} ranks here wait" if cause.count != 1 else "the only rank here waits"
+    where = "on another host" if number(cause.unseen) == 1 else "on other hosts"
+    unseen = f"{_are(cause.unseen)} {where} and {verb(number(cause.unseen), 'were')} not inspected"
+    everyone = f"all {cause.count:,} inspected ranks wait" if cause.count != 1 else "the only inspected rank waits"
     return f"{everyone} in {wait_place(cause.at)}; {unseen}"
 
 
@@ -135,15 +137,16 @@ def _(cause: c.NoneComesOut, subject: Subject) -> str:
     if cause.differs is not None:
         why = f"; {fact_text(cause.differs)}"
     doing = f"{activity(cause.doing)} in {place(cause.doing.where)}"
-    everyone = f"all {cause.count:,} ranks are" if cause.count != 1 else "the only rank is"
-    return f"{everyone} {doing} and none comes out{why}"
+    if cause.count == 1:
+        return f"the only rank is {doing} and does not return{why}"
+    return f"all {cause.count:,} ranks are {doing} and none of them returns{why}"
 
 
 @cause_text.register
 def _(cause: c.RingWait, subject: Subject) -> str:
     head = f"{ranks(cause.ranks)} wait for each other"
     if not cause.transfers:
-        head += ", for they entered their groups in different orders or one left a call out"
+        head += " because they entered their groups in different orders or one of them skipped a call"
     sides = listed([f"{ranks(side.ranks)} in {call(side.call)}" for side in cause.sides])
     return f"{head}: {sides}" + (f" and {cause.more} more" if cause.more else "")
 
@@ -151,13 +154,13 @@ def _(cause: c.RingWait, subject: Subject) -> str:
 @cause_text.register
 def _(cause: c.CallsDiffer, subject: Subject) -> str:
     sides = [f"{ranks(side.ranks)} called {_shape(side.shape)}" for side in cause.sides]
-    return f"call #{cause.number} of {group(cause.group)} is not the same on all its members: {listed(sides)}"
+    return f"call #{cause.number} of {group(cause.group)} differs between its members: {listed(sides)}"
 
 
 @cause_text.register
 def _(cause: c.RootsDiffer, subject: Subject) -> str:
     sides = listed([f"{ranks(side.ranks)} with root {side.root}" for side in cause.sides])
-    return f"{call(cause.call)} has not the same root on all its members: {sides}"
+    return f"{call(cause.call)} is called with different roots: {sides}"
 
 
 @cause_text.register
@@ -165,11 +168,11 @@ def _(cause: c.CallStalled, subject: Subject) -> str:
     everyone = f"{ranks(cause.only)}, its only member," if cause.only else f"all {cause.members} members"
     count = 1 if cause.only else cause.members
     if cause.inside:
-        text = f"{everyone} {verb(count, 'have')} entered {call(cause.call)}, and {_has(cause.inside)} not come out"
+        text = f"{everyone} {verb(count, 'have')} entered {call(cause.call)}, and {_has(cause.inside)} not returned"
     else:
         everyone = f"{everyone} {verb(count, 'are')}"
-        text = f"{everyone} in {call(cause.call)} and it has not completed"
-    return f"{text}: no rank is missing from it, so look at the network, or at what runs before it on the GPUs"
+        text = f"{everyone} in {call(cause.call)}, which has not completed"
+    return f"{text}: no rank is missing, so check the network and the work that precedes the call on the GPUs"
 
 
 @cause_text.register
@@ -182,21 +185,21 @@ def _(cause: c.LoneGather, subject: Subject) -> str:
 def _(cause: c.LauncherWaits, subject: Subject) -> str:
     peer = f"; it cannot reach {cause.peer}" if cause.peer else ""
     name = f"{cause.launcher} (pid {cause.pid})"
-    return f"{name} waits for the other hosts to join, and has started no rank yet{peer}"
+    return f"{name} waits for the other hosts to join and has not started any rank yet{peer}"
 
 
 @cause_text.register
 def _(cause: c.RanksMove, subject: Subject) -> str:
     if cause.seen == 1:
-        return "the only rank moves; nothing stands in its way"
-    many = "all" if cause.moving == cause.seen else str(cause.moving)
-    return f"{many} of {cause.seen} ranks {verb(cause.moving, 'move')}; nothing stands in their way"
+        return "the only rank is making progress"
+    many = f"all {cause.seen:,}" if cause.moving == cause.seen else f"{cause.moving:,} of {cause.seen:,}"
+    return f"{many} ranks {verb(cause.moving, 'are')} making progress"
 
 
 def last_call(last: c.LastCall, count: int) -> str:
-    """A sentence on where a rank was when it was last heard of: the only one of ``count``, or one of them."""
+    """Return a sentence about the last known call of a rank, which is one of ``count``."""
     if last.call is None:
-        return f"{'It' if count == 1 else f'Rank {last.rank}'} has made no call that is recorded"
+        return f"{'It' if count == 1 else f'Rank {last.rank}'} has no recorded call"
     whose = "Its last call" if count == 1 else f"The last call of rank {last.rank}"
     return f"{whose} was {call(last.call)}" + (f", from {place(last.where)}" if last.where is not None else "")
 
@@ -235,18 +238,17 @@ def _(fact: c.MissingDetail) -> str:
 def _(fact: c.RanksWait) -> str:
     what = f"in {call(fact.call)}" if fact.call is not None else activity(fact.doing)
     text = f"{_are(fact.ranks)} {what}, in {place(fact.doing.where)}"
+    text += lasted(fact.stands)
     if fact.unknown:
-        text += f"; whether {_has(fact.unknown)} entered it is not known"
-    elif fact.absent:
-        how = "are" if fact.behind else "have"
-        text += f", which {ranks(fact.absent)} {verb(number(fact.absent), how)} "
-        text += "behind with" if fact.behind else "not entered"
-    return text + stood(fact.stands)
+        return f"{text}; it is not known whether {_has(fact.unknown)} entered it"
+    if fact.absent:
+        return f"{text}, which {_has(fact.absent)} " + ("queued behind another call" if fact.behind else "not entered")
+    return text
 
 
 @fact_text.register
 def _(fact: c.OwnTimeout) -> str:
-    return f"the operation's own timeout ends it in {duration(fact.seconds)}"
+    return f"the operation times out in {duration(fact.seconds)}"
 
 
 @fact_text.register
@@ -266,7 +268,7 @@ def _(fact: c.AllOnHost) -> str:
 
 @fact_text.register
 def _(fact: c.WholeGroup) -> str:
-    return f"{ranks(fact.ranks)} are the whole of {group(fact.group)}"
+    return f"{ranks(fact.ranks)} are exactly the members of {group(fact.group)}"
 
 
 @fact_text.register
@@ -288,25 +290,25 @@ def _(fact: c.RanksAtSteps) -> str:
 
 @fact_text.register
 def _(fact: c.InTransfer) -> str:
-    peer = "" if fact.peer is None else f" {'from' if 'recv' in fact.op else 'to'} {fact.peer}"
+    peer = "" if fact.peer is None else f" {'from' if 'recv' in fact.op else 'to'} rank {fact.peer}"
     return f"rank {fact.rank} in {fact.op}{peer} ({place(fact.where)})"
 
 
 @fact_text.register
 def _(fact: c.CodeDecides) -> str:
-    return "which side is wrong the code decides: fewer ranks are not proof"
+    return "which side is wrong depends on the code: the smaller side is not necessarily the wrong one"
 
 
 @fact_text.register
 def _(fact: c.SideWaits) -> str:
-    text = f"{_are(fact.ranks)} in {call(fact.call)}{_from(fact.where)}, "
+    text = f"{_are(fact.ranks)} in {call(fact.call)}{_from(fact.where)}"
     if not fact.others:
-        return f"{text}in which no other member is known to have called anything"
-    text += f"{verb(number(fact.ranks), 'wait')} for {ranks(fact.others)}"
+        return f"{text}, and no other member of the group is known to have made a call"
+    text += f", and {verb(number(fact.ranks), 'wait')} for {ranks(fact.others)}"
     if fact.call.peer is not None:
         return text
     have = verb(number(fact.others), "have")
-    return f"{text}, which {have} " + ("it behind another call" if fact.behind else "not entered it")
+    return f"{text}, which {have} " + ("queued it behind another call" if fact.behind else "not entered it")
 
 
 @fact_text.register
@@ -316,7 +318,7 @@ def _(fact: c.SideShape) -> str:
 
 @fact_text.register
 def _(fact: c.FromArguments) -> str:
-    return "the roots are read from the calls' own arguments"
+    return "the roots were read from the arguments of the calls"
 
 
 @fact_text.register
@@ -326,7 +328,7 @@ def _(fact: c.WaitStep) -> str:
 
 @fact_text.register
 def _(fact: c.MoreWait) -> str:
-    return f"and {plural(fact.ranks, 'more rank')} {verb(fact.ranks, 'wait')} for those"
+    return f"and {plural(fact.ranks, 'more rank')} {verb(fact.ranks, 'wait')} for them"
 
 
 @fact_text.register
@@ -334,7 +336,7 @@ def _(fact: c.CallProgress) -> str:
     if fact.reached is None:
         return f"rank {fact.rank} has recorded no call of {group(fact.group)}"
     return (
-        f"rank {fact.rank} has come to #{fact.reached} of {group(fact.group)}, completed #{fact.completed}; "
+        f"rank {fact.rank} has reached #{fact.reached} of {group(fact.group)} and completed #{fact.completed}; "
         f"the others are in #{fact.others}"
     )
 
@@ -351,7 +353,7 @@ def _(fact: c.GatherAdvice) -> str:
 
 @fact_text.register
 def _(fact: c.LauncherIn) -> str:
-    return f"its stack is in {fact.op}, for {duration(fact.seconds)}"
+    return f"its stack has been in {fact.op} for {duration(fact.seconds)}"
 
 
 @fact_text.register

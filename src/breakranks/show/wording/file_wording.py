@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from breakranks.explain.causes import file_causes as f
-from breakranks.explain.values import Subject
+from breakranks.explain.finding_parts import Subject
 from breakranks.show.quantities import duration, plural
-from breakranks.show.wording.grammar import verb
-from breakranks.show.wording.registry import cause_text, fact_text
+from breakranks.show.wording.grammar import pronoun, verb
 from breakranks.show.wording.value_wording import command, doing_for, number, place, predicate, ranks, who
+from breakranks.show.wording.wording_registry import cause_text, fact_text
 
 
 def _made(age: float | None) -> str:
@@ -33,20 +33,21 @@ def _(cause: f.UnknownLockFile, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: f.StaleLockFile, subject: Subject) -> str:
-    text = f"for the lock file {cause.path}, which no process holds{_made(cause.age)}: it was left behind"
+    text = f"for the lock file {cause.path}{_made(cause.age)}, which no process holds: it was left behind"
     return predicate(subject, "wait", text)
 
 
 @cause_text.register
 def _(cause: f.LockFileHeld, subject: Subject) -> str:
-    return predicate(subject, "wait", f"for the lock {cause.path}, held by {_holder(cause.holder)}{_made(cause.age)}")
+    return predicate(subject, "wait", f"for the lock {cause.path}{_made(cause.age)}, held by {_holder(cause.holder)}")
 
 
 @cause_text.register
 def _(cause: f.RankHoldsLock, subject: Subject) -> str:
-    wanted = f"{ranks(cause.wanted_by)} {verb(number(cause.wanted_by), 'want')} it, in {place(cause.wanted_where)}"
+    waiters = f"{ranks(cause.wanted_by)} {verb(number(cause.wanted_by), 'wait')} for it in {place(cause.wanted_where)}"
     doing = f"{doing_for(cause.doing)} in {place(cause.doing.where)}"
-    return predicate(subject, "hold", f"the lock {cause.path} while it is {doing}; {wanted}")
+    it_is = f"{pronoun(subject.count, 'it', 'they')} {verb(subject.count, 'are')}"
+    return predicate(subject, "hold", f"the lock {cause.path} while {it_is} {doing}; {waiters}")
 
 
 @cause_text.register
@@ -58,12 +59,12 @@ def _(cause: f.BlockedIo, subject: Subject) -> str:
 @cause_text.register
 def _(cause: f.BlockedBelow, subject: Subject) -> str:
     state = f" ({_state('D')})" if cause.uninterruptible else ""
-    return predicate(subject, "are", f"blocked on files below {cause.folder}{state}")
+    return predicate(subject, "are", f"blocked on files under {cause.folder}{state}")
 
 
 @fact_text.register
 def _(fact: f.UnknownFile) -> str:
-    return "which file cannot be seen from outside"
+    return "the file cannot be identified from outside the process"
 
 
 @fact_text.register
@@ -73,7 +74,7 @@ def _(fact: f.FileExists) -> str:
 
 @fact_text.register
 def _(fact: f.NobodyHasFile) -> str:
-    elsewhere = ", and no rank on another" if fact.shared else ""
+    elsewhere = ", and no rank on another host" if fact.shared else ""
     return f"no process on {fact.host or 'this host'} has it open or locked{elsewhere}"
 
 

@@ -1,14 +1,14 @@
-"""English: singular and plural, lists. The only place that knows which verb a number takes."""
+"""English grammar: singular and plural, lists. No other module chooses the form of a verb or a noun."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-_IRREGULAR = {"are": "is", "have": "has", "do": "does"}
+_IRREGULAR = {"are": "is", "were": "was", "have": "has", "do": "does"}
 
 
 def verb(number: int, plain: str) -> str:
-    """A verb as ``number`` of them do it.
+    """Return a verb in the form for ``number`` subjects.
 
     >>> verb(1, "wait"), verb(2, "wait"), verb(1, "are"), verb(1, "have")
     ('waits', 'wait', 'is', 'has')
@@ -16,8 +16,17 @@ def verb(number: int, plain: str) -> str:
     return plain if number != 1 else _IRREGULAR.get(plain, f"{plain}s")
 
 
-def pronoun(number: int, one: str = "it", many: str = "them") -> str:
-    return one if number == 1 else many
+def noun(number: int, name: str, many: str = "") -> str:
+    """Return a noun in the form for ``number``, without the number.
+
+    >>> noun(1, "rank"), noun(2, "rank"), noun(2, "process", "processes")
+    ('rank', 'ranks', 'processes')
+    """
+    return name if number == 1 else many or f"{name}s"
+
+
+def pronoun(number: int, name: str = "it", many: str = "them") -> str:
+    return name if number == 1 else many
 
 
 def its(number: int) -> str:

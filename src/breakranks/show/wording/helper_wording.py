@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from breakranks.explain.causes import helper_causes as h
-from breakranks.explain.values import Subject
+from breakranks.explain.finding_parts import Subject
 from breakranks.show.quantities import duration
-from breakranks.show.wording.grammar import its, listed, verb
-from breakranks.show.wording.registry import cause_text, fact_text
-from breakranks.show.wording.value_wording import activity, command, place, predicate, stood
+from breakranks.show.wording.grammar import its, listed, noun, verb
+from breakranks.show.wording.value_wording import activity, command, lasted, place, predicate
+from breakranks.show.wording.wording_registry import cause_text, fact_text
 
-_SHORT = 60  # characters of a command within a sentence
-_LOST = "a helper died and its task is lost"
+_COMMAND_CHARACTERS = 60
+_LOST = "a helper died and its task was lost"
 
 
-def _task(task: str) -> str:
-    return f"in {task}" if task else "loading data"
+def _awaits(task: str) -> str:
+    """Return the words between ``waits`` and the helper."""
+    return f"in {task} for" if task else "for data from"
+
+
+def _wait(task: str) -> str:
+    return f"in {task}" if task else "for data"
 
 
 def _pids(pids: tuple[int, ...]) -> str:
@@ -24,21 +29,20 @@ def _pids(pids: tuple[int, ...]) -> str:
 @cause_text.register
 def _(cause: h.WorkerGone, subject: Subject) -> str:
     worker = f"worker {cause.worker} (process {cause.pid}), which is gone, in {place(cause.where)}"
-    return predicate(subject, "wait", f"({_task('')}) for {worker}")
+    return predicate(subject, "wait", f"for data from {worker}")
 
 
 @cause_text.register
 def _(cause: h.HelperDead, subject: Subject) -> str:
-    which = f"{its(subject.count)} helper process" + ("" if len(cause.pids) == 1 else "es")
-    dead = "which is dead" if len(cause.pids) == 1 else "which are dead"
-    text = f"({_task(cause.task)}) for {which} {_pids(cause.pids)}, {dead}, in {place(cause.where)}"
-    return predicate(subject, "wait", text)
+    helpers = f"{its(subject.count)} helper {noun(len(cause.pids), 'process', 'processes')} {_pids(cause.pids)}"
+    dead = f"which {verb(len(cause.pids), 'are')} dead"
+    return predicate(subject, "wait", f"{_awaits(cause.task)} {helpers}, {dead}, in {place(cause.where)}")
 
 
 @cause_text.register
 def _(cause: h.HelperStopped, subject: Subject) -> str:
     helper = f"{its(subject.count)} helper process {cause.pid}"
-    return predicate(subject, "wait", f"({_task(cause.task)}) for {helper}, which is stopped (state {cause.state})")
+    return predicate(subject, "wait", f"{_awaits(cause.task)} {helper}, which is stopped (state {cause.state})")
 
 
 @cause_text.register
@@ -47,7 +51,7 @@ def _(cause: h.HelperStuck, subject: Subject) -> str:
     sample = "" if cause.sample is None else f", at sample {cause.sample}"
     doing = f"which is {activity(cause.doing)} in {place(cause.doing.where)}{sample}"
     helper = f"{its(subject.count)} helper process {cause.pid}{worker}"
-    return predicate(subject, "wait", f"({_task(cause.task)}) for {helper}, {doing}")
+    return predicate(subject, "wait", f"{_awaits(cause.task)} {helper}, {doing}")
 
 
 @cause_text.register
@@ -58,26 +62,26 @@ def _(cause: h.TaskLost, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: h.NoHelper, subject: Subject) -> str:
-    none = f"but {verb(subject.count, 'have')} no helper process any more"
-    return predicate(subject, "wait", f"{_task(cause.task)} in {place(cause.where)}, {none}")
+    none = f"but {verb(subject.count, 'have')} no helper process left"
+    return predicate(subject, "wait", f"{_wait(cause.task)}, in {place(cause.where)}, {none}")
 
 
 @cause_text.register
 def _(cause: h.HelperWait, subject: Subject) -> str:
-    return predicate(subject, "wait", f"{_task(cause.task)} in {place(cause.where)}")
+    return predicate(subject, "wait", f"{_wait(cause.task)}, in {place(cause.where)}")
 
 
 @fact_text.register
 def _(fact: h.BatchDue) -> str:
-    gone = ": there is none" if fact.gone else ""
+    gone = ", which no longer exists" if fact.gone else ""
     return f"batch {fact.batch} is due from worker {fact.worker}, process {fact.pid}{gone}"
 
 
 @fact_text.register
 def _(fact: h.HelperZombies) -> str:
     if len(fact.pids) == 1:
-        return f"process {fact.pids[0]} is a zombie: it ended and {fact.parent} has not taken note"
-    return f"processes {_pids(fact.pids)} are zombies: they ended and {fact.parent} has not taken note"
+        return f"process {fact.pids[0]} is a zombie: it has ended and process {fact.parent} has not reaped it"
+    return f"processes {_pids(fact.pids)} are zombies: they have ended and process {fact.parent} has not reaped them"
 
 
 @fact_text.register
@@ -87,7 +91,7 @@ def _(fact: h.HelperState) -> str:
 
 @fact_text.register
 def _(fact: h.HelperDoing) -> str:
-    return f"helper {fact.pid} is {activity(fact.doing)}, in {place(fact.doing.where)}{stood(fact.doing.stands)}"
+    return f"helper {fact.pid} is {activity(fact.doing)}, in {place(fact.doing.where)}{lasted(fact.doing.stands)}"
 
 
 @fact_text.register
@@ -97,9 +101,9 @@ def _(fact: h.ForkedWithLock) -> str:
 
 @fact_text.register
 def _(fact: h.ReadsSample) -> str:
-    batch = f", of batch {fact.batch}" if fact.batch >= 0 else ""
+    batch = f" of batch {fact.batch}" if fact.batch >= 0 else ""
     samples = ", ".join([*map(str, fact.samples), *(["…"] if fact.more else [])])
-    return f"it reads sample {fact.index}{batch}" + (f": {samples}" if samples else "")
+    return f"it reads sample {fact.index}{batch}" + (f" (samples {samples})" if samples else "")
 
 
 @fact_text.register
@@ -116,9 +120,9 @@ def _(fact: h.HelperReplaced) -> str:
 
 @fact_text.register
 def _(fact: h.NoChildren) -> str:
-    return f"process {fact.pid} has no children"
+    return f"process {fact.pid} has no child process"
 
 
 @fact_text.register
 def _(fact: h.HelperCommands) -> str:
-    return f"its helpers: {listed([command(one, _SHORT) for one in fact.commands])}"
+    return f"its helpers: {listed([command(name, _COMMAND_CHARACTERS) for name in fact.commands])}"

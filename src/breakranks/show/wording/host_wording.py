@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from breakranks.explain.causes import host_causes as h
-from breakranks.explain.values import Subject
+from breakranks.explain.finding_parts import Subject
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.quantities import duration, plural, times
 from breakranks.show.wording.grammar import listed
-from breakranks.show.wording.registry import cause_text, fact_text
 from breakranks.show.wording.value_wording import ranks, who
+from breakranks.show.wording.wording_registry import cause_text, fact_text
 from breakranks.snapshot.host_names import fold
 
 _SHOWN = 4
@@ -19,9 +19,9 @@ def _(cause: h.Unreached, subject: Subject) -> str:
     names = [name for some in cause.hosts for name in some.hosts]
     why = cause.hosts[0].reason if len(cause.hosts) == 1 else "; ".join(map(fact_text, cause.hosts[:_SHOWN]))
     if cause.lost:
-        return f"{fold(names)} was lost while it was looked at ({why}), and with it {ranks(subject.ranks)}"
+        return f"{fold(names)} was lost during the inspection ({why}), and with it {ranks(subject.ranks)}"
     many = "" if len(names) == 1 else f"the {len(names)} hosts "
-    return f"{ranks(subject.ranks)} could not be looked at: {many}{fold(names)}, {why}"
+    return f"{ranks(subject.ranks)} could not be inspected: {many}{fold(names)}, {why}"
 
 
 @cause_text.register
@@ -32,14 +32,14 @@ def _(cause: h.LinkCut, subject: Subject) -> str:
 @cause_text.register
 def _(cause: h.ClocksDiffer, subject: Subject) -> str:
     if cause.other:
-        (one,) = cause.offsets
-        return f"the clock of {one.host} is {duration(one.seconds)} ahead of {cause.other}'s"
-    told = [
-        f"{one.host} is {duration(abs(one.seconds))} {'ahead' if one.seconds > 0 else 'behind'}"
-        for one in cause.offsets[:_SHOWN]
+        (offset,) = cause.offsets
+        return f"the clock of {offset.host} is {duration(offset.seconds)} ahead of {cause.other}'s"
+    parts = [
+        f"{offset.host} is {duration(abs(offset.seconds))} {'ahead' if offset.seconds > 0 else 'behind'}"
+        for offset in cause.offsets[:_SHOWN]
     ]
     more = f" and {len(cause.offsets) - _SHOWN} more" if len(cause.offsets) > _SHOWN else ""
-    return f"the clocks of the hosts differ: {listed(told)}{more}"
+    return f"the clocks of the hosts differ: {listed(parts)}{more}"
 
 
 def between(pairs: tuple[tuple[str, str], ...]) -> str:
@@ -51,16 +51,17 @@ def between(pairs: tuple[tuple[str, str], ...]) -> str:
     if len(pairs) > 1 and shared:
         host = shared.pop()
         return f"{host} is cut off from {fold(name for pair in pairs for name in pair if name != host)}"
-    told = [f"{first} and {second}" for first, second in pairs[:_SHOWN]]
+    parts = [f"{first} and {second}" for first, second in pairs[:_SHOWN]]
     more = f" and {plural(len(pairs) - _SHOWN, 'more pair')}" if len(pairs) > _SHOWN else ""
-    return f"the network between {', between '.join(told)}{more} carries no data"
+    return f"the network between {', between '.join(parts)}{more} carries no data"
 
 
-def _connection(one: h.CutConnection) -> str:
-    to = who(one.far) if one.far is not None else f"{one.peer} ({one.peer_host})"
-    if one.connecting:
-        return f"{who(one.near)} tries to connect to {to}, and has tried again {times(one.retries)}"
-    return f"what {who(one.near)} sends to {to} is not acknowledged, and was sent again {times(one.retries)}"
+def _connection(connection: h.CutConnection) -> str:
+    to = who(connection.far) if connection.far is not None else f"{connection.peer} ({connection.peer_host})"
+    if connection.connecting:
+        return f"{who(connection.near)} is trying to connect to {to} and has retried {times(connection.retries)}"
+    retransmitted = f"retransmitted {times(connection.retries)}"
+    return f"data from {who(connection.near)} to {to} is not acknowledged and was {retransmitted}"
 
 
 @fact_text.register
@@ -71,17 +72,17 @@ def _(fact: h.HostsLost) -> str:
 @fact_text.register
 def _(fact: h.Unanswered) -> str:
     rank = ranks_text(RankSet([fact.rank]))
-    waiting = f"{plural(fact.bytes, 'byte')} for {fact.peer} that are not acknowledged"
-    return f"{rank} ({fact.host}) has {waiting}, sent again {times(fact.retries)}"
+    waiting = f"{plural(fact.bytes, 'unacknowledged byte')} for {fact.peer}"
+    return f"{rank} ({fact.host}) has {waiting}, retransmitted {times(fact.retries)}"
 
 
 @fact_text.register
 def _(fact: h.CutQueues) -> str:
-    near = f"{plural(fact.unacknowledged, 'byte')} unacknowledged, sent again {times(fact.retries)}"
+    near = f"{plural(fact.unacknowledged, 'byte')} unacknowledged, retransmitted {times(fact.retries)}"
     text = f"{fact.host} {fact.local} to {fact.peer_host} {fact.peer}: {near}"
     if fact.far_unread is None:
         return f"{text}; no rank of {fact.peer_host} has the other end"
-    again = f", sent again {times(fact.far_retries)}" if fact.far_retries else ""
+    again = f", retransmitted {times(fact.far_retries)}" if fact.far_retries else ""
     far = f"{plural(fact.far_unread, 'byte')} unread, {fact.far_unacknowledged:,} unacknowledged{again}"
     return f"{text}; the other end has {far}"
 
@@ -93,12 +94,12 @@ def _(fact: h.MoreConnections) -> str:
 
 @fact_text.register
 def _(fact: h.ClockRead) -> str:
-    return f"{fact.host}: {fact.seconds:+.2f} s from here, to within {fact.error:.2f} s"
+    return f"{fact.host}: {fact.seconds:+.2f} s from this machine, ± {fact.error:.2f} s"
 
 
 @fact_text.register
 def _(fact: h.TimesCorrected) -> str:
-    return "the times that are shown here are corrected for it; those in the hosts' own logs are not"
+    return "breakranks corrects the times that it shows; the times in the logs of the hosts are not corrected"
 
 
 @fact_text.register

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from breakranks.explain.causes import process_causes as p
-from breakranks.explain.values import Subject
-from breakranks.show.quantities import plural, times
-from breakranks.show.wording.grammar import listed, verb
-from breakranks.show.wording.registry import cause_text, fact_text
+from breakranks.explain.finding_parts import Subject
+from breakranks.show.quantities import plural
+from breakranks.show.wording.grammar import its, listed, pronoun, verb
 from breakranks.show.wording.value_wording import place, predicate
+from breakranks.show.wording.wording_registry import cause_text, fact_text
 
 _STOPPED = {
     "signal": "stopped by a signal (state T)",
@@ -15,8 +15,8 @@ _STOPPED = {
     "": "stopped",
 }
 _STATES = {
-    "T": "in state T: it was sent SIGSTOP or SIGTSTP and does not run",
-    "t": "in state t: another process traces it and holds it",
+    "T": "in state T: it was stopped by SIGSTOP or SIGTSTP",
+    "t": "in state t: it was stopped by a process that traces it",
     "Z": "a zombie",
     "X": "gone",
 }
@@ -33,27 +33,28 @@ def _(cause: p.Stopped, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: p.Ended, subject: Subject) -> str:
-    its = "its launcher has" if subject.count == 1 else "their launcher has"
-    return predicate(subject, "have", "ended" + (f" and {its} not noticed (zombie)" if cause.zombie else ""))
+    zombie = f" and {its(subject.count)} launcher has not reaped {pronoun(subject.count)} (zombie)"
+    return predicate(subject, "have", "ended" + (zombie if cause.zombie else ""))
 
 
 @cause_text.register
 def _(cause: p.AtPrompt, subject: Subject) -> str:
-    return predicate(subject, "wait", f"for a person at a prompt ({cause.op}), in {place(cause.where)}")
+    return predicate(subject, "wait", f"for input at a prompt ({cause.op}), in {place(cause.where)}")
 
 
 @cause_text.register
 def _(cause: p.AtBreakpoint, subject: Subject) -> str:
     if cause.held:
-        return predicate(subject, "are", f"held at a breakpoint, and no rank is at a prompt, in {place(cause.where)}")
-    return predicate(subject, "wait", f"at a prompt of breakranks, in {place(cause.where)}")
+        return predicate(subject, "are", f"held at a breakpoint in {place(cause.where)}, and no rank is at a prompt")
+    return predicate(subject, "wait", f"at a breakranks prompt, in {place(cause.where)}")
 
 
 @cause_text.register
 def _(cause: p.GilHeldInC, subject: Subject) -> str:
-    inside = "it" if subject.count == 1 else "them"
-    text = f"the GIL in C code ({cause.function}), called from {place(cause.where)}; no Python can run in {inside}"
-    return predicate(subject, "hold", text)
+    inside = f"no Python code can run in {pronoun(subject.count)}"
+    return predicate(
+        subject, "hold", f"the GIL in C code ({cause.function}), called from {place(cause.where)}; {inside}"
+    )
 
 
 @cause_text.register
@@ -74,7 +75,7 @@ def _(fact: p.KernelState) -> str:
 
 @fact_text.register
 def _(fact: p.OomKilled) -> str:
-    return f"the kernel killed it, out of memory: {fact.line}"
+    return f"the kernel killed it because memory ran out: {fact.line}"
 
 
 @fact_text.register
@@ -115,10 +116,11 @@ def _(fact: p.NeverLeaves) -> str:
 
 @fact_text.register
 def _(fact: p.SeenAtLines) -> str:
-    return f"seen {times(fact.looks)}, always at line {listed([str(line) for line in fact.lines], 'or')}"
+    lines = listed([str(line) for line in fact.lines], "or")
+    return f"it was at line {lines} in {'all ' if fact.looks != 1 else ''}{plural(fact.looks, 'sample')}"
 
 
 @fact_text.register
 def _(fact: p.MovesInCode) -> str:
     lines = plural(fact.lines, "different line") if fact.lines != 1 else "1 line"
-    return f"it uses {_share(fact.share)}, at {lines} in {plural(fact.looks, 'look')}"
+    return f"it uses {_share(fact.share)}, at {lines} in {plural(fact.looks, 'sample')}"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from breakranks.explain.causes import thread_causes as t
-from breakranks.explain.values import Subject
-from breakranks.show.wording.grammar import its, listed, pronoun, verb
-from breakranks.show.wording.registry import cause_text, fact_text
+from breakranks.explain.finding_parts import Subject
+from breakranks.explain.wait_chains import JOINS
+from breakranks.show.wording.grammar import its, listed, noun, pronoun, verb
 from breakranks.show.wording.value_wording import activity, place, predicate
-
-# Waits for a thread to do something, and not for a lock that it has.
-_JOINS = frozenset({"Thread", "Future"})
+from breakranks.show.wording.wording_registry import cause_text, fact_text
 
 
 def thing(wait: t.WaitedObject) -> str:
@@ -32,8 +30,8 @@ def _owner(wait: t.WaitedObject, owner: str) -> str:
 
 
 def _chain(steps: tuple[t.ThreadStep, ...], back: int | None, *, named: bool) -> str:
-    """``MainThread waits for a (Lock), held by thread x, which waits for b (Lock), held by MainThread``. Not ``named``:
-    without its first words, where the subject is named before."""
+    """Return ``MainThread waits for a (Lock), held by thread x, which waits for b (Lock), held by MainThread``. Not
+    ``named``: without the first words, because the subject has been named before."""
     text = ""
     for index, step in enumerate(steps):
         if index:
@@ -77,7 +75,9 @@ def _(cause: t.AtEndOfProgram, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: t.ThreadsAtLocks, subject: Subject) -> str:
-    text = f"{cause.count} threads that wait for locks ({listed(cause.threads)}), the main one in {place(cause.where)}"
+    text = (
+        f"{cause.count} threads that wait for locks ({listed(cause.threads)}), the main thread in {place(cause.where)}"
+    )
     return predicate(subject, "have", text)
 
 
@@ -85,23 +85,21 @@ def _(cause: t.ThreadsAtLocks, subject: Subject) -> str:
 def _(cause: t.AwaitsObject, subject: Subject) -> str:
     wait = cause.wait
     which = "to which" if wait.kind == "Barrier" else "which is"
-    told = f"{thing(wait)}, {which} {wait.state}," if wait.state else thing(wait)
+    object_text = f"{thing(wait)}, {which} {wait.state}," if wait.state else thing(wait)
     ended = ""
     if cause.ended:
-        threads = "thread" if len(cause.ended) == 1 else "threads"
-        started = "it has started" if subject.count == 1 else "they have started"
-        ended = f"; {threads} {listed(cause.ended)}, which {started}, {verb(len(cause.ended), 'have')} ended"
-    return predicate(subject, "wait", f"for {told} in {place(cause.where)}{ended}")
+        threads = f"{noun(len(cause.ended), 'thread')} {listed(cause.ended)}"
+        starter = pronoun(subject.count, "it", "they")
+        ended = f"; {threads}, which {starter} started, {verb(len(cause.ended), 'have')} ended"
+    return predicate(subject, "wait", f"for {object_text} in {place(cause.where)}{ended}")
 
 
 @cause_text.register
 def _(cause: t.AwaitsUnknown, subject: Subject) -> str:
     if cause.releasable:
         return predicate(subject, "wait", f"for a {cause.what} in {place(cause.where)}")
-    them = pronoun(subject.count)
-    return predicate(
-        subject, "wait", f"for a {cause.what} that no thread of {them} can release, in {place(cause.where)}"
-    )
+    threads = f"none of {its(subject.count)} threads"
+    return predicate(subject, "wait", f"for a {cause.what} that {threads} can release, in {place(cause.where)}")
 
 
 @fact_text.register
@@ -109,8 +107,8 @@ def _(fact: t.ThreadWaitsFor) -> str:
     said = ""
     if fact.owner and fact.wait.taken is not None:
         said = f"; {fact.owner} took it in {place(fact.wait.taken)}"
-    elif fact.owner and fact.wait.kind not in _JOINS:
-        said = f"; it belongs to {fact.owner}"
+    elif fact.owner and fact.wait.kind not in JOINS:
+        said = f"; {fact.owner} holds it"
     return f"thread {fact.thread} waits for {thing(fact.wait)} in {place(fact.where)}{said}"
 
 
@@ -128,25 +126,26 @@ def _(fact: t.ThreadWaitsIn) -> str:
 
 @fact_text.register
 def _(fact: t.UnknownLock) -> str:
-    return "which lock it is cannot be seen from outside"
+    return "the lock cannot be identified from outside the process"
 
 
 @fact_text.register
 def _(fact: t.QueueUsers) -> str:
     queue = fact.queue or "the queue"
     if not fact.threads:
-        return f"no other thread of the process has {queue} in its variables"
-    return f"{listed(fact.threads)} {verb(len(fact.threads), 'have')} {queue} too"
+        return f"no other thread of the process has {queue} among its variables"
+    number = len(fact.threads)
+    return f"{listed(fact.threads)} also {verb(number, 'have')} {queue} among {its(number)} variables"
 
 
 @fact_text.register
 def said_wait(fact: t.SaidWait) -> str:
-    """What a thread waits for, in a few words."""
+    """Return what a thread waits for, in a few words."""
     if fact.wait is None:
         return f"waits for {fact.path}" if fact.path else f"waits for batch {fact.batch} of worker {fact.worker}"
     text = f"waits for {thing(fact.wait)}"
     if fact.own:
         return f"{text}, which it holds itself"
-    if fact.owner and fact.wait.kind not in _JOINS:
+    if fact.owner and fact.wait.kind not in JOINS:
         text += f", held by {fact.owner}"
     return f"{text}, {fact.wait.state}" if fact.wait.state else text

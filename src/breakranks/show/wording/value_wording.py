@@ -1,8 +1,8 @@
-"""How places, ranks, activities and calls are written within a sentence."""
+"""Texts for places, ranks, activities and calls within a sentence."""
 
 from __future__ import annotations
 
-from breakranks.explain.values import CallName, Doing, GroupName, HeldUp, Subject, WaitPlace, Where
+from breakranks.explain.finding_parts import CallName, Doing, GroupName, HeldUp, Subject, WaitPlace, Where
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.quantities import duration, plural
 from breakranks.show.wording.grammar import pronoun, verb
@@ -10,23 +10,23 @@ from breakranks.snapshot.host_names import fold
 
 # What a thread does, by the activities of ``explain.frame_meanings``.
 PHRASES = {
-    "collective": "in {op}",
-    "p2p": "in {op}",
-    "rendezvous": "waiting for all ranks to join ({op})",
-    "store": "waiting for a key in the store ({op})",
-    "gpu-wait": "waiting for the GPU ({op})",
-    "prompt": "at a debugger prompt ({op})",
-    "held": "held by breakranks, for a rank at a prompt",
-    "file-lock": "waiting for a lock file ({op})",
-    "data-loading": "waiting for data ({op})",
-    "helper-wait": "waiting for a helper process ({op})",
-    "subprocess": "waiting for a subprocess ({op})",
-    "compile": "compiling ({op})",
-    "thread-wait": "waiting for a thread or lock ({op})",
+    "collective": "in",
+    "p2p": "in",
+    "rendezvous": "waiting for all ranks to join",
+    "store": "waiting for a key in the store",
+    "gpu-wait": "waiting for the GPU",
+    "prompt": "at a debugger prompt",
+    "held": "held by breakranks for a rank at a prompt",
+    "file-lock": "waiting for a lock file",
+    "data-loading": "waiting for data",
+    "helper-wait": "waiting for a helper process",
+    "subprocess": "waiting for a subprocess",
+    "compile": "compiling",
+    "thread-wait": "waiting for a thread or lock",
     "gil-wait": "waiting for the GIL",
-    "socket": "waiting for a socket ({op})",
-    "io": "in file I/O ({op})",
-    "checkpoint": "in checkpoint I/O ({op})",
+    "socket": "waiting for a socket",
+    "io": "in file I/O",
+    "checkpoint": "in checkpoint I/O",
     "sleep": "sleeping",
     "gc": "collecting garbage",
     "import": "importing",
@@ -36,8 +36,12 @@ PHRASES = {
     "compute": "computing",
     "unknown": "unknown",
 }
-# Shorter waits are not worth a word.
-_WORTH_SECONDS = 1.0
+# These are incomplete without the operation.
+_INCOMPLETE = frozenset({"collective", "p2p"})
+# The operation adds nothing to these.
+_COMPLETE = frozenset({"held", "gil-wait", "sleep", "gc", "import", "event-loop", "idle", "exit", "compute", "unknown"})
+# Shorter waits are not mentioned.
+_MENTIONED_SECONDS = 1.0
 
 
 def base(path: str) -> str:
@@ -52,17 +56,17 @@ def place(where: Where | None) -> str:
 
 
 def ranks(text: str) -> str:
-    """``rank 3`` or ``ranks 0-2``, of a folded set."""
+    """Return ``rank 3`` or ``ranks 0-2`` for a folded set."""
     return ranks_text(RankSet.parse(text))
 
 
 def number(text: str) -> int:
-    """How many a folded set has."""
+    """Return the size of a folded set."""
     return len(RankSet.parse(text))
 
 
 def who(subject: Subject) -> str:
-    """``rank 13 (node-5, pid 4242)``: the host only where there are several."""
+    """Return ``rank 13 (node-5, pid 4242)``, with the host only if the job has several."""
     if subject.count != 1:
         if subject.whole_host:
             return f"all ranks of {subject.hosts[0]} ({subject.ranks})"
@@ -73,30 +77,34 @@ def who(subject: Subject) -> str:
 
 
 def activity(doing: Doing) -> str:
-    """``in all_reduce``, ``waiting for a lock file (FileBaton)``"""
-    text = PHRASES.get(doing.word, doing.word).format(op=doing.op or "…").replace(" (…)", "").replace("…", "it")
+    """Return ``in all_reduce`` or ``waiting for a lock file (FileBaton)``."""
+    text = PHRASES.get(doing.word, doing.word)
+    if doing.word in _INCOMPLETE:
+        text = f"{text} {doing.op or 'it'}"
+    elif doing.op and doing.word not in _COMPLETE:
+        text = f"{text} ({doing.op})"
     if doing.about and doing.word in ("io", "socket"):
         text = f"{doing.verb if doing.word == 'io' else 'waiting for'} {doing.about}"
     return f"{text}, {doing.context}" if doing.context and doing.word != "compile" else text
 
 
 def doing_for(doing: Doing) -> str:
-    """The same, with how long it has gone on or will go on."""
+    """Return the activity with how long it has lasted or will last."""
     if doing.word == "sleep" and doing.left is not None:
         left = duration(doing.left)
-        return f"sleeping for another {left}" if doing.left > _WORTH_SECONDS else "sleeping a moment at a time"
+        return f"sleeping for another {left}" if doing.left > _MENTIONED_SECONDS else "sleeping for short intervals"
     if doing.word == "unknown":
         return "its stack could not be read"
-    return activity(doing) + (f" (for {duration(doing.stands)})" if doing.stands >= _WORTH_SECONDS else "")
+    return activity(doing) + lasted(doing.stands)
 
 
-def stood(seconds: float) -> str:
-    """``, for 12 s``"""
-    return f", for {duration(seconds)}" if seconds >= _WORTH_SECONDS else ""
+def lasted(seconds: float) -> str:
+    """`` (for 12 s)``"""
+    return f" (for {duration(seconds)})" if seconds >= _MENTIONED_SECONDS else ""
 
 
 def group(name: GroupName) -> str:
-    """``mesh_tp (0-7)``: by its description, and its members where several bear it."""
+    """Return ``mesh_tp (0-7)``: the description, with the members if several groups have it."""
     if name.kind == "world":
         return "the world group"
     if name.kind == "ranks":
@@ -106,9 +114,9 @@ def group(name: GroupName) -> str:
 
 
 def call(name: CallName) -> str:
-    """``all_reduce #239 of mesh_tp (0-7)`` or ``recv from 3``"""
+    """``all_reduce #239 of mesh_tp (0-7)`` or ``recv from rank 3``"""
     if name.peer is not None:
-        return f"{'send to' if name.sends else 'recv from'} {name.peer}"
+        return f"{'send to' if name.sends else 'recv from'} rank {name.peer}"
     count = "" if name.number is None else f" #{name.number}"
     if name.group is None:
         return f"{name.operation}{count}"
@@ -117,11 +125,11 @@ def call(name: CallName) -> str:
 
 
 def wait_place(at: WaitPlace) -> str:
-    """``all_reduce #239 of mesh_tp, train.py:120 in step``"""
+    """``all_reduce #239 of mesh_tp, in step, train.py:120``"""
     text = call(at.call)
     if at.where is not None:
-        text += f", {base(at.where.file)}:{at.where.line} in {at.where.function}"
-    return f"{text}; the rest in other calls" if at.others_elsewhere else text
+        text += f", in {place(at.where)}"
+    return f"{text}; the others in other calls" if at.others_elsewhere else text
 
 
 def held_up(waiting: HeldUp, culprits: int) -> str:
@@ -138,10 +146,10 @@ def held_up(waiting: HeldUp, culprits: int) -> str:
 
 
 def command(text: str, most: int = 80) -> str:
-    """A command line, cut where it is long."""
+    """Return a command line, cut if it is long."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def predicate(subject: Subject, plain: str, rest: str) -> str:
-    """``rank 3 (pid 7) waits for it``: a subject, its verb and the rest of a sentence."""
+    """Return ``rank 3 (pid 7) waits for it``: a subject, its verb and the rest of a sentence."""
     return f"{who(subject)} {verb(subject.count, plain)} {rest}"

@@ -1,0 +1,435 @@
+"""The messages between a console and the agent in a rank, one type each.
+
+A message is one line of JSON. ``do`` names a request, ``event`` an event, and the other keys are the fields of its
+type. A field that is None is left out, and unknown keys are ignored.
+
+The agent imports this module in the job's process, so it needs the standard library only, and its types have no
+generated ``__eq__`` and ``__repr__``, which double the time of the import (10 ms for all of them).
+``backend/rank_decoder`` checks the events that a console receives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypedDict
+
+from breakranks.rankset import RankSet
+
+VERSION = 1
+RunState = Literal["running", "stopped", "busy"]
+
+# A sharded module within whose forward or backward a rank is stopped. Some of its keys are keywords of Python.
+ShardedModule = TypedDict(
+    "ShardedModule", {"module": str, "pass": str, "kind": str, "class": str, "safe": list[str]}, total=False
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RankMessage:
+    """A message, or a value in one."""
+
+    def plain(self) -> dict[str, Any]:
+        """The fields that are not None, as JSON has them."""
+        given = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: _plain(value) for name, value in given if value is not None}
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        return f"{type(self).__name__}({given})"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, RankMessage):
+        return value.plain()
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def to_line(message: RankMessage) -> bytes:
+    """The message as it is sent."""
+    return json.dumps(message.plain()).encode() + b"\n"
+
+
+# ---- values
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CodePlace(RankMessage):
+    """A line of code that a thread is at. ``source`` is its text."""
+
+    file: str = "?"
+    line: int | None = None
+    function: str = "?"
+    source: str | None = None
+
+    @property
+    def short_file(self) -> str:
+        """``train.py:30``."""
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+def read_place(plain: object) -> CodePlace | None:
+    """The place that another process has written, as far as it is one."""
+    if not isinstance(plain, dict) or not plain:
+        return None
+    kinds = {"file": str, "line": int, "function": str, "source": str}
+    return CodePlace(**{name: plain[name] for name, kind in kinds.items() if isinstance(plain.get(name), kind)})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CurrentCollective(CodePlace):
+    """The collective that a rank is in, its members, and the line of the user's code that has called it."""
+
+    op: str = "a collective"
+    group: str = ""
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ProbedValue(RankMessage):
+    """An expression at a logpoint: its text and described value, or the error."""
+
+    source: str = ""
+    text: str = ""
+    cut: int = 0
+    value: dict[str, Any] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RankState(RankMessage):
+    """The state of a rank. The fields from ``role`` on are those of its stop; they are None while it runs.
+
+    ``turn`` counts the changes: of two states, the one with the larger turn is newer. ``tracing``: the rank runs, and a
+    breakpoint may stop it again. ``stoppers``: the ranks that a held rank waits for. ``until_go``: it waits for a `go`.
+    """
+
+    turn: int
+    rank: int
+    world: int
+    pid: int
+    host: str = ""
+    helper: bool = False
+    state: RunState = "running"
+    tracing: bool = False
+    off: bool = False
+    consoles: int = 1
+    role: str | None = None
+    stoppers: str | None = None
+    until_go: bool | None = None
+    reason: str | None = None
+    crashed: bool | None = None
+    exception: str | None = None  # of a crash
+    site: str | None = None
+    thread: str | None = None
+    since: float | None = None
+    where: CodePlace | None = None
+    inside: ShardedModule | None = None
+    notes: tuple[str, ...] | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the rank is in the debugger, at a prompt or held."""
+        return self.state != "running"
+
+    @property
+    def is_held(self) -> bool:
+        return self.role == "held"
+
+    @property
+    def awaited(self) -> RankSet:
+        """The ranks that a held rank waits for."""
+        return RankSet.parse(self.stoppers or "")
+
+
+# ---- requests of a console
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RankRequest(RankMessage):
+    """A request. Its reply has the same ``id``."""
+
+    do: ClassVar[str] = ""
+    id: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        return {"do": self.do, **super().plain()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HelloRequest(RankRequest):
+    """The first request of a connection. ``console``: the rank resumes when the last console has left."""
+
+    do = "hello"
+    console: bool = False
+    version: int = VERSION
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRequest(RankRequest):
+    """Run a line in pdb. ``takers``: all ranks that get it. ``look``: also where the rank is not stopped."""
+
+    do = "run"
+    line: str
+    takers: str = ""
+    look: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class GoRequest(RankRequest):
+    """Resume the rank. ``ranks``: also these, through the store of the job; ``only``: these alone."""
+
+    do = "go"
+    ranks: str = ""
+    only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class InterruptRequest(RankRequest):
+    """Stop the rank at its next line, or end what it evaluates."""
+
+    do = "interrupt"
+    hold: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WithdrawRequest(RankRequest):
+    """Undo an interrupt that has not stopped the rank yet."""
+
+    do = "withdraw"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WhereRequest(RankRequest):
+    """Report the stack of a rank that may run."""
+
+    do = "where"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ProbeRequest(RankRequest):
+    """Set a logpoint at ``place``, FILE:LINE."""
+
+    do = "probe"
+    place: str
+    times: int
+    prints: tuple[str, ...] = ()
+    when: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CompleteRequest(RankRequest):
+    """Report the words that complete ``text``."""
+
+    do = "complete"
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PatienceRequest(RankRequest):
+    """Extend the timeouts of process groups, while this console is connected and needs it."""
+
+    do = "patience"
+    needed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class DapRequest(RankRequest):
+    """Start debugpy and connect it to the socket at ``path``; without a path, report whether the rank has debugpy."""
+
+    do = "dap"
+    path: str = ""
+    folder: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StateRequest(RankRequest):
+    """Report the state."""
+
+    do = "state"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ByeRequest(RankRequest):
+    """The console leaves. ``armed``: breakpoints still stop."""
+
+    do = "bye"
+    armed: bool = False
+
+
+_REQUESTS: dict[object, type[RankRequest]] = {
+    kind.do: kind
+    for kind in (
+        HelloRequest,
+        RunRequest,
+        GoRequest,
+        InterruptRequest,
+        WithdrawRequest,
+        WhereRequest,
+        ProbeRequest,
+        CompleteRequest,
+        PatienceRequest,
+        DapRequest,
+        StateRequest,
+        ByeRequest,
+    )
+}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(str(item) for item in value)
+
+
+_FROM_JSON: dict[object, Callable[[Any], object]] = {
+    "bool": bool,
+    "int": int,
+    "int | None": int,
+    "str": str,
+    "tuple[str, ...]": _texts,
+}
+
+
+def read_request(plain: Mapping[str, Any]) -> RankRequest | None:
+    """The request in a JSON object; None where ``do`` is unknown. Raises TypeError or ValueError for a bad field."""
+    word = plain.get("do")
+    kind = _REQUESTS.get(word) if isinstance(word, str) else None
+    if kind is None:
+        return None
+    found: dict[str, Any] = {}
+    for field in fields(kind):
+        value = plain.get(field.name)
+        if value is not None:
+            found[field.name] = _FROM_JSON[field.type](value)
+    return kind(**found)
+
+
+# ---- events of an agent
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RankEvent(RankMessage):
+    """An event. One with an ``id`` is the reply to the request with that id."""
+
+    event: ClassVar[str] = ""
+    id: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        return {"event": self.event, **super().plain()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HelloEvent(RankState, RankEvent):
+    """The reply to a hello."""
+
+    event = "hello"
+    version: int = VERSION
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StateEvent(RankState, RankEvent):
+    """The state has changed, or was requested. ``text``: what pdb has printed at the stop."""
+
+    event = "state"
+    text: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WhereEvent(RankState, RankEvent):
+    """The stack of the inspected ``thread``, innermost first. ``blocked``: it is in a system call."""
+
+    event = "where"
+    frames: tuple[CodePlace, ...] = ()
+    blocked: bool | None = None
+    collective: CurrentCollective | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class AnswerEvent(RankEvent):
+    """What a line has printed. ``cut``: characters that were left out. ``went``: the rank has resumed. ``looked``: the
+    line was evaluated without a stop. ``running``: it was not run, since the rank is not at a prompt."""
+
+    event = "answer"
+    state: RankState
+    text: str = ""
+    cut: int = 0
+    value: dict[str, Any] | None = None
+    error: bool = False
+    went: bool = False
+    looked: bool | None = None
+    running: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SaidEvent(RankEvent):
+    """Text that was not requested, such as that of a breakpoint's commands."""
+
+    event = "said"
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ProbeEvent(RankEvent):
+    """A hit of the logpoint with the number ``probe``, or the error of its condition."""
+
+    event = "probe"
+    probe: int = 0
+    hit: int = 0
+    thread: str | None = None
+    values: tuple[ProbedValue, ...] = ()
+    where: CodePlace | None = None
+    done: bool | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CompletionsEvent(RankEvent):
+    """The words that complete a text."""
+
+    event = "completions"
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class DoneEvent(RankEvent):
+    """A request has been handled.
+
+    Of an interrupt ``done`` is "evaluating", "stopped", "soon" or "refused", and ``why`` the reason for a refusal. Of a
+    logpoint there is the ``error``; of an extension of timeouts ``notes`` on those that stay short; of ``dap`` whether
+    debugpy was ``started``, the rank is ``busy`` with another client, or has debugpy of its ``own``.
+    """
+
+    event = "done"
+    done: str | None = None
+    why: str | None = None
+    error: str | None = None
+    notes: tuple[str, ...] | None = None
+    started: bool | None = None
+    busy: bool | None = None
+    own: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ErrorEvent(RankEvent):
+    """A request was not understood."""
+
+    event = "error"
+    text: str = ""
+
+
+EVENTS: dict[object, type[RankEvent]] = {
+    kind.event: kind
+    for kind in (
+        HelloEvent,
+        StateEvent,
+        WhereEvent,
+        AnswerEvent,
+        SaidEvent,
+        ProbeEvent,
+        CompletionsEvent,
+        DoneEvent,
+        ErrorEvent,
+    )
+}

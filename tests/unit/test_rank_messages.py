@@ -1,0 +1,140 @@
+"""The messages between a console and a rank: what is sent is what is read, and what is malformed is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from breakranks.backend.rank_decoder import AttachAnswer, EvalFields, read_answer, read_event
+from breakranks.rank_messages import (
+    EVENTS,
+    AnswerEvent,
+    CodePlace,
+    CurrentCollective,
+    ErrorEvent,
+    GoRequest,
+    HelloEvent,
+    ProbedValue,
+    ProbeEvent,
+    ProbeRequest,
+    RankEvent,
+    RankState,
+    RunRequest,
+    SaidEvent,
+    StateEvent,
+    WhereEvent,
+    read_place,
+    read_request,
+    to_line,
+)
+
+PLACE = CodePlace(file="/home/me/train.py", line=7, function="step", source="x = 1")
+BASE: dict[str, Any] = {"turn": 3, "rank": 1, "world": 2, "pid": 12, "host": "n1"}
+STOP: dict[str, Any] = {"state": "stopped", "role": "held", "stoppers": "0-1", "since": 5.5, "where": PLACE}
+STATE = RankState(**BASE, **STOP)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        HelloEvent(**BASE),
+        StateEvent(**BASE, **STOP, crashed=True, exception="ValueError: x", text="--Return--\n", notes=("a note",)),
+        StateEvent(**BASE, inside={"module": "m", "pass": "forward", "class": "C", "safe": ["p x"]}),
+        WhereEvent(
+            id=4, **BASE, frames=(PLACE,), blocked=True, collective=CurrentCollective(op="barrier", members=(0,))
+        ),
+        AnswerEvent(id=5, text="3\n", value={"kind": "number", "value": 3}, state=STATE),
+        SaidEvent(text="x"),
+        ProbeEvent(hit=2, values=(ProbedValue(source="x", text="1"),), where=PLACE),
+        ErrorEvent(id=6, text="no"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_an_event_is_read_as_it_was_sent(event: RankEvent) -> None:
+    found = read_event(to_line(event))
+    assert type(found) is type(event)
+    assert found.plain() == event.plain()
+
+
+def test_a_state_says_what_its_rank_is_at() -> None:
+    assert STATE.is_stopped and STATE.is_held and str(STATE.awaited) == "0-1"
+    running = RankState(**BASE)
+    assert not running.is_stopped and not running.is_held and not running.awaited
+    assert "role" not in running.plain() and running.plain()["tracing"] is False
+
+
+def test_unknown_keys_and_null_are_left_out() -> None:
+    event = read_event(json.dumps({"event": "said", "text": "x", "id": None, "later": {}}).encode())
+    assert isinstance(event, SaidEvent) and event.text == "x" and event.id is None
+
+
+def test_an_event_of_a_later_version_is_known_by_its_number_alone() -> None:
+    event = read_event(b'{"event": "later", "id": 3, "text": 7}')
+    assert type(event) is RankEvent and event.id == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"turn": -1},
+        {"turn": "3"},
+        {"rank": 1 << 40},
+        {"pid": True},
+        {"state": "dancing"},
+        {"role": []},
+        {"since": 1e300},
+        {"stoppers": "junk"},
+        {"where": {"line": []}},
+        {"notes": "text"},
+        {"inside": {"safe": 7}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["hello", "state", "where"])
+def test_a_malformed_field_refuses_the_event(kind: str, change: dict[str, Any]) -> None:
+    assert read_event(json.dumps({"event": kind, **STATE.plain()}).encode()) is not None
+    assert read_event(json.dumps({"event": kind, **STATE.plain(), **change}).encode()) is None
+    assert read_event(json.dumps({"event": "answer", "state": {**STATE.plain(), **change}}).encode()) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"7", b"{", b'{"event": "answer"}', b"[" * 100_000])
+def test_what_is_not_an_event_is_refused(data: bytes) -> None:
+    assert read_event(data) is None
+
+
+def test_every_event_has_a_word_of_its_own() -> None:
+    assert all(kind.event == word for word, kind in EVENTS.items()) and len(EVENTS) == 9
+
+
+def test_a_request_is_read_as_it_was_sent() -> None:
+    for request in (
+        RunRequest(id=1, line="p x", takers="0-3", look=True),
+        ProbeRequest(id=2, place="train.py:7", times=3, prints=("x", "y"), when="x > 1"),
+        GoRequest(id=3, ranks="1"),
+    ):
+        found = read_request(json.loads(to_line(request)))
+        assert type(found) is type(request) and found.plain() == request.plain()
+
+
+def test_a_request_that_is_unknown_or_malformed() -> None:
+    assert read_request({"do": "dance"}) is None and read_request({"do": ["run"]}) is None
+    for plain in ({"do": "run"}, {"do": "run", "line": "p 1", "id": []}, {"do": "probe", "place": "a:1", "times": "x"}):
+        with pytest.raises((TypeError, ValueError)):
+            read_request(plain)
+
+
+def test_answers_of_injected_code() -> None:
+    attached = read_answer(b'{"path": "/run/1.sock", "job": "x", "attached": true}', AttachAnswer)
+    assert attached is not None and attached.path == "/run/1.sock" and attached.attached
+    told = read_answer(b'{"effect": "barrier needs ranks 0-1", "collective": "barrier"}', EvalFields)
+    assert told is not None and told.collective == "barrier"
+    assert read_answer(b'{"cut": -1}', EvalFields) is None and read_answer(b'{"path": 7}', AttachAnswer) is None
+
+
+def test_a_place_is_read_as_far_as_it_is_one() -> None:
+    assert read_place({"file": "a.py", "line": "x", "more": 1}) is not None
+    assert read_place({}) is None and read_place(None) is None
+    place = read_place(PLACE.plain())
+    assert place is not None and place.short_file == "train.py:7"
