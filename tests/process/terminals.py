@@ -86,9 +86,7 @@ class Place(Processes):
     def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         home = str(self.folder)
         mine = {"HOME": home, "XDG_STATE_HOME": f"{home}/state", "BREAKRANKS_RUN": str(self.run)}
-        found = super().environ({**PLAIN, **mine, **(more or {})})
-        found.pop("COLUMNS", None)
-        return found
+        return super().environ({**PLAIN, **mine, **(more or {})})
 
     def agents(self) -> dict[int, int]:
         """The pids of the ranks that have come to a breakpoint."""

@@ -18,10 +18,11 @@ from .waiting import DEADLINE_SECONDS, POLL_SECONDS
 if TYPE_CHECKING:
     from typing import Self
 
-# Variables of a surrounding job, shell or user, which the processes of a test must not inherit.
+# Variables of a surrounding job, shell or user, which the processes of a test must not inherit. COLUMNS and LINES are
+# set by readline in the process that starts the lanes, and would hide the size of a test's own terminal.
 FOREIGN = (
     *("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC", "SLURM", "OMPI_", "PMI", "ACCELERATE"),
-    "BREAKRANKS_",
+    *("BREAKRANKS_", "COLUMNS", "LINES"),
 )
 MARK = "BREAKRANKS_TEST_PROCESSES"
 

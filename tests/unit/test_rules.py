@@ -9,6 +9,7 @@ from breakranks.explain.diagnosis import Diagnosis
 from breakranks.explain.frame_meanings import FrameTable, from_toml
 from breakranks.explain.verdict import explain
 from breakranks.show.wording.finding_wording import evidence_lines, next_lines, summary
+from breakranks.snapshot.introspection import Introspection, PolledFile
 from breakranks.snapshot.model import Call, FileLock, Missing, OpenFile, Rank, Socket, Thread
 from breakranks.snapshot.recorder_tables import Recorder
 from support.values import replace
@@ -199,6 +200,66 @@ def test_a_rank_that_polls_for_a_file_may_be_seen_between_two_sleeps() -> None:
     assert verdict_of(world) == ("stale-lock-file", "0-1", "")
 
 
+@pytest.mark.parametrize("seen", ["asleep", "running"])
+def test_of_ranks_that_poll_for_a_file_one_may_be_seen_at_the_test(seen: str) -> None:
+    # GIVEN two ranks that poll for one file; the last sample has one of them in the test of its loop
+    world = World(span=6.0)
+    nap = Call("clock_nanosleep", left=0.03)
+    asleep = world.thread(own("wait_until_done", 15), call=nap)
+    call = nap if seen == "asleep" else None
+    testing = world.thread(own("wait_until_done", 14), lib("exists", "<frozen genericpath>"), call=call)
+    poll(world, asleep, asleep)
+    poll(world, asleep, testing)
+
+    # THEN both wait for it
+    assert verdict_of(world) == ("stale-lock-file", "0-1", "")
+
+
+def test_a_thread_that_works_where_it_has_slept_does_not_poll_for_the_file_of_another() -> None:
+    # GIVEN a rank that computes where it slept before; another thread of it polls for a file
+    world = World(span=6.0)
+    asleep = world.thread(own("train", 15), call=Call("clock_nanosleep", left=0.03))
+    works = world.thread(own("train", 14), lib("forward", "<frozen model>"), call=None)
+    poll(world, asleep, works, poller=7)
+    world.add(world.in_all_reduce())
+
+    # THEN
+    assert verdict_of(world)[0] != "stale-lock-file"
+
+
+def test_ranks_that_poll_for_files_of_their_own_are_told_apart() -> None:
+    world = World(span=6.0)
+    for _ in range(2):
+        poll(world, *[world.thread(own("wait_until_done"), call=Call("clock_nanosleep", left=0.03))] * 2,
+             path=f"/tmp/{len(world.ranks)}.part")  # fmt: skip
+    findings = explain(world.snapshot()).findings
+    assert {finding.culprits: list(next_lines(finding)) for finding in findings} == {
+        "0": ["rm /tmp/0.part"],
+        "1": ["rm /tmp/1.part"],
+    }
+
+
+@pytest.mark.parametrize(("age", "verdict"), [(0.5, None), (100.0, "stale-lock-file")])
+def test_a_lock_file_that_was_made_while_the_rank_waits_is_not_left_behind(age: float, verdict: str | None) -> None:
+    # GIVEN a rank that has polled for a minute, for a file that other processes make and remove
+    world = World(span=6.0)
+    poll(world, *[world.thread(own("wait_until_done"), call=Call("clock_nanosleep", left=0.03))] * 2, age=age)
+
+    # THEN it is watched further if the file is young
+    found = explain(world.snapshot())
+    assert (found.verdict.kind if found.verdict is not None else None) == verdict
+    assert found.settled is (verdict is not None)
+
+
+def poll(world: World, *moments: Thread, path: str = "/tmp/weights.part", poller: int = 1, age: float = 3600.0) -> None:
+    """Add a rank whose thread ``poller`` polls for a file that no process holds."""
+    rank = len(world.ranks)
+    lock = FileLock(path=path, kind="own", waiter=100 + rank, holder=0, holder_command="", age=age)
+    inside = Introspection(time=1001.0, polled=(PolledFile(poller, path, "own"),))
+    process = world.process(100 + rank, *((moment,) for moment in moments), locks=(lock,), inside=inside)
+    world.ranks.append(Rank(rank=rank, host="n1", process=process, local_rank=rank))
+
+
 def test_a_lock_file_without_holder_is_stale_and_named() -> None:
     world = World()
     for rank in range(2):
@@ -349,6 +410,21 @@ def test_a_thread_in_a_collective_counts_for_a_main_thread_that_joins_it() -> No
     world = World()
     join = world.thread(own("main"), lib("join", "/usr/lib/python3.11/threading.py"))
     world.add(join, world.thread(own("step"), lib("all_reduce"), tid=2, name="trainer"))
+    world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
+    assert verdict_of(world) == ("missing-from-collective", "1", "0")
+
+
+@pytest.mark.parametrize(
+    "last", [Call("clock_nanosleep", left=0.4), None, Call("pause")], ids=["asleep", "between", "pause"]
+)
+def test_a_thread_in_a_collective_counts_for_a_main_thread_that_only_sleeps(last: Call | None) -> None:
+    # GIVEN a main thread that sleeps a second at a time; the last sample may be from between two sleeps
+    world = World(span=6.0)
+    main = [world.thread(own("main"), native=("time_sleep",), tid=100, call=call, idle=0.5)
+            for call in (Call("clock_nanosleep", left=0.7), last)]  # fmt: skip
+    step = world.thread(own("step"), lib("all_reduce"), tid=2, name="trainer")
+    process = world.process(100, *((moment, step) for moment in main))
+    world.ranks.append(Rank(rank=0, host="n1", process=process, local_rank=0))
     world.add(world.thread(own("load_batch"), call=LONG_SLEEP))
     assert verdict_of(world) == ("missing-from-collective", "1", "0")
 

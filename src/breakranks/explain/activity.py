@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from breakranks.explain.finding_parts import Doing, where_of
 from breakranks.explain.frame_meanings import GLOO_OPS, GLOO_WORK, FrameMeaning, FrameTable
-from breakranks.snapshot.code_owner import innermost_own, is_own, native_tail
+from breakranks.snapshot.code_owner import innermost_own, is_own, native_tail, own_functions
 from breakranks.snapshot.debugger_threads import cut_agent, is_in_agent
 from breakranks.snapshot.model import Call, Frame, Process, Sample, Snapshot, Thread
 
@@ -76,11 +76,24 @@ class ActivityReader:
             frames = self._snapshot.stack(thread.stack)
             merged = self._snapshot.stack(thread.native)
             known = self._known[key] = self._work_out(frames, merged, thread, call, about, kind)
-        if known.word == "sleep" and _polls_for_a_file(process, thread, call):
+        if (known.word == "sleep" and _lock_files(process) and naps(process, thread)) or (
+            known.word == "compute" and self._is_between_naps(process, thread, call)
+        ):
             known = known._replace(word="file-lock", op="a loop of its own")
         if known.word == "collective" and known.op in ("", "collective"):
             known = known._replace(op=self._gloo_operation(sample) or "a collective")
         return known._replace(call=call)
+
+    def _is_between_naps(self, process: Process, thread: Thread, call: Call | None) -> bool:
+        """Whether a thread that runs looks at its lock file just now: in each earlier sample it was in the same
+        functions, and in one of them it slept briefly."""
+        if call is not None or not _lock_files(process) & _files_of(process, thread):
+            return False
+        earlier = [other for sample in process.samples for other in sample.threads if other.tid == thread.tid]
+        functions = own_functions(self._snapshot.stack(thread.stack))
+        return all(own_functions(self._snapshot.stack(other.stack)) == functions for other in earlier) and any(
+            other.call is not None and _is_nap(other.call) for other in earlier
+        )
 
     def _work_out(
         self,
@@ -216,15 +229,23 @@ class ActivityReader:
         return "", ""
 
 
-def _polls_for_a_file(process: Process, thread: Thread, call: Call | None) -> bool:
-    """Whether the thread sleeps briefly, again and again, in a function that has the path of an existing lock file."""
-    if not any(lock.kind not in ("gone", "conflict") for lock in process.locks):
-        return False
-    if call is not None:
-        return _is_nap(call)
-    # The sample was taken between two sleeps: use the samples that have the same stack.
+def naps(process: Process, thread: Thread) -> bool:
+    """Whether a thread sleeps briefly. If it was sampled between two sleeps, samples with the same stack show it."""
+    if thread.call is not None and thread.call.is_sleep and thread.state != "R":
+        return _is_nap(thread.call)
     threads = (thread for sample in process.samples for thread in sample.threads)
     return any(other.call is not None and _is_nap(other.call) for other in threads if _is_same(other, thread))
+
+
+def _lock_files(process: Process) -> set[str]:
+    """The lock files that a process waits for, and that exist."""
+    return {lock.path for lock in process.locks if lock.kind not in ("gone", "conflict")}
+
+
+def _files_of(process: Process, thread: Thread) -> set[str]:
+    """The files whose paths are in the frames of a thread: by introspection, or as seen from outside."""
+    inside = process.inside.polled if process.inside is not None else ()
+    return {file.path for file in inside if file.tid == thread.tid} | set(thread.hints.values())
 
 
 def _is_nap(call: Call) -> bool:

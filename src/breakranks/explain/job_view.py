@@ -87,10 +87,13 @@ class JobView(RankViews):
 
     def _key(self, view: ProcessView) -> object:
         where = view.where
-        place = (where.function, where.file, where.line) if where is not None else None
+        lock, holder = self.lock_holder(view)
+        # Of ranks that poll for one lock file, one is seen at the test and another in the sleep.
+        line = where.line if where is not None and lock is None else 0
+        place = (where.function, where.file, line) if where is not None else None
+        about = view.activity.about if lock is None else lock.path
         peer = self.peer(view)
-        _, holder = self.lock_holder(view)
-        shared = (view.state in "TtZX", view.activity.word, view.activity.op, place, peer, holder, view.activity.about)
+        shared = (view.state in "TtZX", view.activity.word, view.activity.op, place, peer, holder, about)
         if view.activity.word in PEER:
             return shared
         # A rank that waits for no rank is explained with its helpers and its motion.

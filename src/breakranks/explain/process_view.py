@@ -11,16 +11,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from breakranks.explain import wait_chains
-from breakranks.explain.activity import Activity, ActivityReader
+from breakranks.explain.activity import Activity, ActivityReader, naps
 from breakranks.explain.finding_parts import Doing
 from breakranks.explain.frame_meanings import PEER
-from breakranks.snapshot.code_owner import is_own
+from breakranks.snapshot.code_owner import own_functions
 from breakranks.snapshot.model import PROGRESS, Frame, Process, Sample, Snapshot, Thread
 
 BUSY_SHARE = 0.5
 _POLLING_SHARE = 0.03
 _MIN_SPAN_SECONDS = 0.05
-_IDLE_SLEEP_SECONDS = 10.0
 _ANOTHER_SLEEP_SECONDS = 0.05
 _ACTIVE_FIRST = (*sorted(PEER), "prompt", "held", "file-lock", "subprocess", "data-loading", "helper-wait", "compile",
                  "io", "socket", "checkpoint", "compute", "gc", "import", "sleep")  # fmt: skip
@@ -243,8 +242,9 @@ def _choose(
     for other, its in threads[1:]:
         if other.name in prefer:
             return other, its, activity
-    if activity.word == "sleep" and main.call is not None and (main.call.left or 0) < _IDLE_SLEEP_SECONDS:
-        # A main thread that sleeps briefly while another thread is in a collective only keeps the process alive.
+    if activity.word == "sleep" and (naps(process, main) or (main.call is not None and main.call.left is None)):
+        # A main thread that sleeps briefly or pauses while another thread is in a collective only keeps the process
+        # alive.
         busy = next(((t, a) for t, a in threads[1:] if a.word in PEER), None)
         return (*busy, activity) if busy is not None else (main, activity, None)
     if activity.word not in ("thread-wait", "exit", "event-loop", "unknown"):
@@ -389,4 +389,4 @@ def _mark(snapshot: Snapshot, thread: Thread, activity: Activity) -> object:
     """
     if activity.word in PEER:
         return thread.stack, tuple(sorted(thread.hints.items()))
-    return tuple((f.function, f.file) for f in snapshot.stack(thread.stack) if is_own(f.file))
+    return own_functions(snapshot.stack(thread.stack))

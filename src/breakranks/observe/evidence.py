@@ -10,7 +10,7 @@ from typing import NamedTuple
 from breakranks.observe import process_state, pyspy_parse
 from breakranks.observe.native_frames import NativeStacks
 from breakranks.observe.process_table import ProcessEntry
-from breakranks.snapshot.code_owner import is_own
+from breakranks.snapshot.code_owner import own_functions
 from breakranks.snapshot.introspection import Introspection, ThreadWait
 from breakranks.snapshot.model import Call, FileLock, Frame, OpenFile, Problem, Sample, StackTable, Thread
 
@@ -119,7 +119,7 @@ def still_so(inside: Introspection, then: pyspy_parse.PythonStacks, now: pyspy_p
     before = {thread.tid: thread.frames for thread in then.threads}
     after = {thread.tid: thread.frames for thread in now.threads}
     unchanged = {tid for tid, frames in before.items() if after.get(tid) == frames}
-    same_calls = {tid for tid, frames in before.items() if _calls(after.get(tid, ())) == _calls(frames)}
+    same_calls = {tid for tid, frames in before.items() if own_functions(after.get(tid, ())) == own_functions(frames)}
     loader = inside.loader
     return replace(
         inside,
@@ -129,11 +129,6 @@ def still_so(inside: Introspection, then: pyspy_parse.PythonStacks, now: pyspy_p
         # The data loader polls: its inner lines change, but the batch only if another function is reached.
         loader=loader if loader is not None and loader.tid in unchanged | same_calls else None,
     )
-
-
-def _calls(frames: tuple[Frame, ...]) -> list[tuple[str, str]]:
-    """The frames of the user's own code: a loop that polls is now in ``sleep``, now in ``stat``."""
-    return [(frame.function, frame.file) for frame in frames if is_own(frame.file)]
 
 
 def _still_held(wait: ThreadWait, frames: dict[int, tuple[Frame, ...]]) -> bool:

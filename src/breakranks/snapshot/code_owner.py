@@ -52,6 +52,12 @@ def innermost_own(frames: tuple[Frame, ...]) -> Frame | None:
     return None
 
 
+def own_functions(frames: tuple[Frame, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the functions of the user's code with their files: those of a loop that polls stay the same, its lines
+    change."""
+    return tuple((frame.function, frame.file) for frame in frames if is_own(frame.file))
+
+
 def native_tail(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Return the C frames below the innermost Python frame of a merged stack."""
     for index in range(len(frames) - 1, -1, -1):

@@ -64,12 +64,22 @@ def _left_behind(job: JobView, view: ProcessView, lock: FileLock) -> RankCause:
         ),
         next=(RunShell(script=f"rm {shlex.quote(lock.path)}"),),
         confidence=LIKELY if lock.kind == "own" or shared else CERTAIN,
-        # The process that makes the file opens it at once, so allow for that moment. The meaning of a lock of the
-        # user's own is not known, so watch it for longer.
-        needs=AT_ONCE_SECONDS if (lock.age or 0) > 1 and lock.kind != "own" else PATIENCE_SECONDS,
+        needs=_needs(view, lock),
         where=view.where,
         grounds=("file-unheld",),
+        about=lock.path,
     )
+
+
+def _needs(view: ProcessView, lock: FileLock) -> float:
+    # The process that makes the file opens it at once, so allow for that moment. The meaning of a lock of the user's
+    # own is not known, so watch it for longer.
+    if (lock.age or 0) > 1 and lock.kind != "own":
+        return AT_ONCE_SECONDS
+    if lock.age is None or lock.age >= PATIENCE_SECONDS:
+        return PATIENCE_SECONDS
+    # A file that was made or written a moment ago has a process that lives: it must grow old while the rank waits.
+    return max(PATIENCE_SECONDS, view.stands + PATIENCE_SECONDS - lock.age)
 
 
 def _held(job: JobView, view: ProcessView, lock: FileLock, rank: int | None) -> RankCause:
@@ -88,4 +98,5 @@ def _held(job: JobView, view: ProcessView, lock: FileLock, rank: int | None) -> 
         needs=PATIENCE_SECONDS,
         where=view.where,
         grounds=("proc-shows-holder" if lock.holder else "held-on-other-host",),
+        about=lock.path,
     )

@@ -42,3 +42,13 @@ class RankCause(NamedTuple):
     alone: bool = True
     # How many samples it takes: a loop is distinguished from work by the lines at which it is seen.
     samples: int = 2
+    # What it is about, if that is not what the thread is blocked on: the path of a lock file.
+    about: str = ""
+
+    @property
+    def place(self) -> object:
+        """What is equal for ranks with the same cause: of ranks that poll, one is seen at the test and another in the
+        sleep."""
+        if self.where is None or not self.about:
+            return self.where
+        return self.where.function, self.where.file
