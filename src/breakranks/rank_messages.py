@@ -3,8 +3,8 @@
 A message is one line of JSON. ``do`` names a request, ``event`` an event, and the other keys are the fields of its
 type. A field that is None is left out, and unknown keys are ignored.
 
-The agent imports this module in the job's process, so it needs the standard library only, and its types have no
-generated ``__eq__`` and ``__repr__``, which double the time of the import (10 ms for all of them).
+The agent imports this module in the job's process, so it needs the standard library only. Its types are no dataclasses:
+to make them takes 7 ms, in which the main thread of a rank stands still at an attach.
 ``backend/rank_decoder`` checks the events that a console receives.
 """
 
@@ -13,10 +13,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 
 from breakranks.rankset import RankSet
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # only type checkers need it, and Python 3.10 does not have it
+
+    def dataclass_transform(**_given):
+        return lambda kind: kind
+
+
+Message = TypeVar("Message", bound="RankMessage")
 
 VERSION = 1
 RunState = Literal["running", "stopped", "busy"]
@@ -27,18 +36,41 @@ ShardedModule = TypedDict(
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 class RankMessage:
-    """A message, or a value in one."""
+    """A message, or a value in one. Its fields are the annotations of its class, as in a dataclass."""
+
+    KINDS: ClassVar[dict[str, str]] = {}  # by field: its type, as it is written
+    DEFAULTS: ClassVar[dict[str, Any]] = {}  # of the fields that have one
+
+    def __init_subclass__(cls) -> None:
+        annotated = [(base, name, kind) for base in reversed(cls.__mro__[:-1])
+                     for name, kind in base.__annotations__.items() if not kind.startswith("ClassVar")]  # fmt: skip
+        cls.KINDS = {name: kind for _, name, kind in annotated}
+        cls.DEFAULTS = {name: vars(base)[name] for base, name, _ in annotated if name in vars(base)}
+
+    def __init__(self, **given: Any) -> None:
+        values = {**self.DEFAULTS, **given}
+        if values.keys() != self.KINDS.keys():
+            raise TypeError(f"{type(self).__name__}: unknown or missing: {sorted(values.keys() ^ self.KINDS.keys())}")
+        vars(self).update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be changed")
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.KINDS)
+        return f"{type(self).__name__}({given})"
 
     def plain(self) -> dict[str, Any]:
         """The fields that are not None, as JSON has them."""
-        given = ((field.name, getattr(self, field.name)) for field in fields(self))
+        given = ((name, getattr(self, name)) for name in self.KINDS)
         return {name: _plain(value) for name, value in given if value is not None}
 
-    def __repr__(self) -> str:
-        given = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
-        return f"{type(self).__name__}({given})"
+
+def changed(message: Message, **fields: Any) -> Message:
+    """A copy of a message with other values in these fields."""
+    return type(message)(**{**vars(message), **fields})
 
 
 def _plain(value: object) -> object:
@@ -55,7 +87,6 @@ def to_line(message: RankMessage) -> bytes:
 # ---- values
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CodePlace(RankMessage):
     """A line of code that a thread is at. ``source`` is its text."""
 
@@ -78,7 +109,6 @@ def read_place(plain: object) -> CodePlace | None:
     return CodePlace(**{name: plain[name] for name, kind in kinds.items() if isinstance(plain.get(name), kind)})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CurrentCollective(CodePlace):
     """The collective that a rank is in, its members, and the line of the user's code that has called it."""
 
@@ -87,7 +117,6 @@ class CurrentCollective(CodePlace):
     members: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ProbedValue(RankMessage):
     """An expression at a logpoint: its text and described value, or the error."""
 
@@ -98,7 +127,6 @@ class ProbedValue(RankMessage):
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RankState(RankMessage):
     """The state of a rank. The fields from ``role`` on are those of its stop; they are None while it runs.
 
@@ -147,7 +175,6 @@ class RankState(RankMessage):
 # ---- requests of a console
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RankRequest(RankMessage):
     """A request. Its reply has the same ``id``."""
 
@@ -158,7 +185,6 @@ class RankRequest(RankMessage):
         return {"do": self.do, **super().plain()}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HelloRequest(RankRequest):
     """The first request of a connection. ``console``: the rank resumes when the last console has left."""
 
@@ -167,7 +193,6 @@ class HelloRequest(RankRequest):
     version: int = VERSION
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunRequest(RankRequest):
     """Run a line in pdb. ``takers``: all ranks that get it. ``look``: also where the rank is not stopped."""
 
@@ -177,7 +202,6 @@ class RunRequest(RankRequest):
     look: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class GoRequest(RankRequest):
     """Resume the rank. ``ranks``: also these, through the store of the job; ``only``: these alone."""
 
@@ -186,7 +210,6 @@ class GoRequest(RankRequest):
     only: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class InterruptRequest(RankRequest):
     """Stop the rank at its next line, or end what it evaluates."""
 
@@ -195,21 +218,18 @@ class InterruptRequest(RankRequest):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WithdrawRequest(RankRequest):
     """Undo an interrupt that has not stopped the rank yet."""
 
     do = "withdraw"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WhereRequest(RankRequest):
     """Report the stack of a rank that may run."""
 
     do = "where"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ProbeRequest(RankRequest):
     """Set a logpoint at ``place``, FILE:LINE."""
 
@@ -220,7 +240,6 @@ class ProbeRequest(RankRequest):
     when: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CompleteRequest(RankRequest):
     """Report the words that complete ``text``."""
 
@@ -228,7 +247,6 @@ class CompleteRequest(RankRequest):
     text: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PatienceRequest(RankRequest):
     """Extend the timeouts of process groups, while this console is connected and needs it."""
 
@@ -236,7 +254,6 @@ class PatienceRequest(RankRequest):
     needed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DapRequest(RankRequest):
     """Start debugpy and connect it to the socket at ``path``; without a path, report whether the rank has debugpy."""
 
@@ -245,14 +262,12 @@ class DapRequest(RankRequest):
     folder: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StateRequest(RankRequest):
     """Report the state."""
 
     do = "state"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ByeRequest(RankRequest):
     """The console leaves. ``armed``: breakpoints still stop."""
 
@@ -299,17 +314,16 @@ def read_request(plain: Mapping[str, Any]) -> RankRequest | None:
     if kind is None:
         return None
     found: dict[str, Any] = {}
-    for field in fields(kind):
-        value = plain.get(field.name)
+    for name, type_text in kind.KINDS.items():
+        value = plain.get(name)
         if value is not None:
-            found[field.name] = _FROM_JSON[field.type](value)
+            found[name] = _FROM_JSON[type_text](value)
     return kind(**found)
 
 
 # ---- events of an agent
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RankEvent(RankMessage):
     """An event. One with an ``id`` is the reply to the request with that id."""
 
@@ -320,7 +334,6 @@ class RankEvent(RankMessage):
         return {"event": self.event, **super().plain()}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HelloEvent(RankState, RankEvent):
     """The reply to a hello."""
 
@@ -328,7 +341,6 @@ class HelloEvent(RankState, RankEvent):
     version: int = VERSION
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StateEvent(RankState, RankEvent):
     """The state has changed, or was requested. ``text``: what pdb has printed at the stop."""
 
@@ -336,7 +348,6 @@ class StateEvent(RankState, RankEvent):
     text: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WhereEvent(RankState, RankEvent):
     """The stack of the inspected ``thread``, innermost first. ``blocked``: it is in a system call."""
 
@@ -346,7 +357,6 @@ class WhereEvent(RankState, RankEvent):
     collective: CurrentCollective | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class AnswerEvent(RankEvent):
     """What a line has printed. ``cut``: characters that were left out. ``went``: the rank has resumed. ``looked``: the
     line was evaluated without a stop. ``running``: it was not run, since the rank is not at a prompt."""
@@ -362,7 +372,6 @@ class AnswerEvent(RankEvent):
     running: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SaidEvent(RankEvent):
     """Text that was not requested, such as that of a breakpoint's commands."""
 
@@ -370,7 +379,6 @@ class SaidEvent(RankEvent):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ProbeEvent(RankEvent):
     """A hit of the logpoint with the number ``probe``, or the error of its condition."""
 
@@ -384,7 +392,6 @@ class ProbeEvent(RankEvent):
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CompletionsEvent(RankEvent):
     """The words that complete a text."""
 
@@ -392,7 +399,6 @@ class CompletionsEvent(RankEvent):
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DoneEvent(RankEvent):
     """A request has been handled.
 
@@ -411,7 +417,6 @@ class DoneEvent(RankEvent):
     own: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ErrorEvent(RankEvent):
     """A request was not understood."""
 

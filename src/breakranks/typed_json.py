@@ -1,4 +1,6 @@
-"""JSON as dataclasses: each field is checked against its type.
+"""JSON as typed values: each field is checked against its type.
+
+The types are dataclasses, or classes that name their fields in ``KINDS``, as the messages of a rank do.
 
 What comes from a host or a rank is not trusted. The standard library only, because a host has nothing else.
 """
@@ -15,7 +17,7 @@ T = TypeVar("T")
 
 
 def from_plain(kind: type[T], plain: dict[str, Any]) -> T:
-    """Return a dataclass from a JSON object. Unknown fields are ignored.
+    """Return a typed value from a JSON object. Unknown fields are ignored.
 
     Raises ValueError for a field of another type, or a missing one.
     """
@@ -30,7 +32,8 @@ def from_plain(kind: type[T], plain: dict[str, Any]) -> T:
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind.KINDS
+    return {name: hints[name] for name in names}
 
 
 def _checked(value: Any, hint: Any) -> Any:
@@ -53,7 +56,7 @@ def _checked(value: Any, hint: Any) -> Any:
     elif is_typeddict(kind) and isinstance(value, dict):
         hints = get_type_hints(kind)
         return {name: _checked(item, hints[name]) for name, item in value.items() if name in hints}
-    elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
+    elif isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "KINDS")) and isinstance(value, dict):
         return from_plain(kind, value)
     elif kind is bytes and isinstance(value, str):
         return base64.b64decode(value, validate=True)

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from breakranks.rank_messages import RankMessage, changed
+
 T = TypeVar("T")
 
 
@@ -17,4 +19,6 @@ def replace(value: T, /, **changes: Any) -> T:
         return given._replace(**changes)  # type: ignore[attr-defined]
     if isinstance(given, msgspec.Struct):
         return msgspec.structs.replace(given, **changes)
+    if isinstance(given, RankMessage):
+        return changed(given, **changes)  # type: ignore[return-value]
     return dataclasses.replace(given, **changes)

@@ -39,6 +39,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pystack": ("observe/",),
     "ClusterShell": ("hosts/transports/",),
     "rich": ("show/", "cli/top.py"),
+    "typing_extensions": ("rank_messages.py",),  # for type checkers
 }
 
 # A snapshot from a cluster is explained on a laptop: these rooms must be unable to touch a process.

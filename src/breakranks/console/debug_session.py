@@ -6,7 +6,6 @@ import itertools
 import selectors
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Literal, TypeVar
 
 from msgspec import Struct
@@ -35,6 +34,7 @@ from breakranks.rank_messages import (
     StateEvent,
     WhereEvent,
     WhereRequest,
+    changed,
 )
 from breakranks.rankset import RankSet
 from breakranks.snapshot.rank_answer import RankAnswer
@@ -236,7 +236,7 @@ class DebugSession:
 
     def _receive(self, link: RankConnection, event: RankEvent) -> None:
         if isinstance(event, (HelloEvent, StateEvent, WhereEvent)):
-            event = replace(event, rank=link.rank)
+            event = changed(event, rank=link.rank)
         if isinstance(event, WhereEvent):
             self._update(link, event, quiet=True)
         elif isinstance(event, StateEvent):
@@ -258,7 +258,7 @@ class DebugSession:
         if state.turn < link.state.turn:
             return  # a newer state has overtaken it
         link.greeted = True
-        before, link.state = link.state, replace(state, rank=link.rank)
+        before, link.state = link.state, changed(state, rank=link.rank)
         self.world = max(self.world, state.world)
         was, now = _stop_of(before), _stop_of(state)
         if quiet or was == now:
@@ -311,7 +311,7 @@ class DebugSession:
         here = ranks & self.ranks
         replies = self._replies[number] = {}
         for rank in here:
-            self.links[rank].send(replace(request, id=number))
+            self.links[rank].send(changed(request, id=number))
         self.wait(lambda: len(replies) >= len(here & self.ranks), seconds)
         return self._replies.pop(number)
 
