@@ -117,11 +117,11 @@ HERE, AFTER = (next(at for at, line in enumerate(LINES, 1) if line.endswith(f"# 
 
 BRIDGE = """\
 import argparse, sys
-from breakranks.cli import dap
+from breakranks.cli import dap_options, dap_server
 from breakranks.console.debug_session import DebugSession
 from breakranks.errors import BreakranksError
 parser = argparse.ArgumentParser()
-dap.add_options(parser)
+dap_options.add_options(parser)
 parser.add_argument("--no-debugpy", action="store_true")
 args = parser.parse_args()
 if args.no_debugpy:
@@ -130,9 +130,9 @@ session = DebugSession()
 session.scan()
 assert session.wait(lambda: len(session.ranks) == 2, 90)
 try:
-    options = dap.options_of(args)
+    options = dap_options.options_of(args)
     assert options is not None
-    sys.exit(dap.serve(session, session.ranks, options))
+    sys.exit(dap_server.serve(session, session.ranks, options))
 except BreakranksError as error:
     sys.exit(f"{error.message}|{error.help}")
 finally:

@@ -676,7 +676,7 @@ def _read_launch(data: bytes) -> None:
         why = write(str(path), config_of(RankSet(range(2)), "127.0.0.1", 5678, "token"))
         if why:
             assert path.read_bytes() == data, "refused, and yet changed"
-            raise BreakranksError(why, "as cli.dap says")
+            raise BreakranksError(why, "as cli.dap_server says")
         assert len(json.loads(path.read_bytes())["configurations"]) >= 2
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from breakranks.backend.attach_agents import AttachResult, UnreachedRank, wait_for_leave
 from breakranks.backend.job_backend import Backend, RunningJob
 from breakranks.cli import console as prompt
-from breakranks.cli import dap, job_selection, target_args
+from breakranks.cli import dap_options, job_selection, target_args
 from breakranks.cli.main import main
 from breakranks.console.begin_attach import AttachOptions, begin_attach, connect
 from breakranks.console.command_results import Notice, Outcome
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
     parser.add_argument("--no-stop", action="store_true", help="stop no rank: only inspect, while the job runs")
     prompt.add_script(parser)
-    dap.add_options(parser)
+    dap_options.add_options(parser)
     target_args.add_reach(parser)
     target_args.add_output(parser, full="cut nothing")
 
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     commands = prompt.commands_of(args)
     prompt.check_times(args)
-    clients = dap.options_of(args)
+    clients = dap_options.options_of(args)
     with job_selection.live(args) as (backend, job):
         if clients is not None and not backend.is_local:
             raise UsageError(
@@ -64,7 +64,7 @@ def _attach(
     backend: Backend,
     job: RunningJob,
     commands: list[str] | None,
-    clients: dap.DapOptions | None,
+    clients: dap_options.DapOptions | None,
     args: argparse.Namespace,
 ) -> int:
     chosen = job_selection.ranks_of(job, args.rank)
@@ -101,10 +101,12 @@ def _run(
         wait_for_leave(attached.agents)
 
 
-def _serve(session: DebugSession, chosen: RankSet | None, clients: dap.DapOptions) -> int:
+def _serve(session: DebugSession, chosen: RankSet | None, clients: dap_options.DapOptions) -> int:
+    from breakranks.cli import dap_server  # asyncio takes longer to import than an agent to start
+
     try:
         connect(session)
-        return dap.serve(session, session.ranks if chosen is None else chosen, clients)
+        return dap_server.serve(session, session.ranks if chosen is None else chosen, clients)
     finally:
         session.close(armed=False)
 

@@ -1,8 +1,8 @@
-"""VS Code and other clients of the Debug Adapter Protocol on the ranks of a job: `breakranks attach --dap`."""
+"""Serve VS Code and other clients of the Debug Adapter Protocol on the ranks of a job: `breakranks attach --dap`."""
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import importlib.util
 import json
 import os
@@ -11,60 +11,20 @@ import signal
 import sys
 from typing import TextIO
 
-from msgspec import Struct
-
+from breakranks.cli.dap_options import DapOptions
 from breakranks.cli.exit_status import OK
 from breakranks.console.debug_session import DebugSession
 from breakranks.dap.bridge import LOOPBACK, DapBridge, ranks_without_debugpy
 from breakranks.dap.launch_json import LaunchConfig, config_of, write
-from breakranks.errors import BreakranksError, UsageError
+from breakranks.errors import BreakranksError
 from breakranks.rankset import RankSet, ranks_text
 
 _MAX_LINES = 8
 REMEDY = "Install it where breakranks runs: pip install 'breakranks[dap]'"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `breakranks attach` for DAP."""
-    parser.add_argument(
-        "--dap", action="store_true", help="for VS Code and other DAP clients: a loopback port with a token"
-    )
-    parser.add_argument("--dap-unix", action="store_true", help="the same without a port: UNIX sockets only")
-    parser.add_argument("--dap-port", metavar="PORT", type=int, default=0, help="the port (default: any that is free)")
-    parser.add_argument(
-        "--launch-json",
-        metavar="FILE",
-        help="write the ranks to this launch.json, such as .vscode/launch.json; - prints",
-    )
-
-
-class DapOptions(Struct, frozen=True, kw_only=True):
-    """``port``: of the loopback device, 0 for any, None for UNIX sockets only. ``launch_json``: a file, or "-"."""
-
-    port: int | None
-    launch_json: str | None = None
-
-
-def options_of(args: argparse.Namespace) -> DapOptions | None:
-    """The options, or None where a command line does not ask for DAP. Raises UsageError before anything is attached."""
-    asked = bool(args.dap or args.dap_unix)
-    if not asked and (args.dap_port or args.launch_json):
-        raise UsageError("--dap-port and --launch-json need --dap", "Add --dap.")
-    if args.dap_unix and (args.dap_port or args.launch_json):
-        raise UsageError("--dap-unix opens no port, and VS Code needs one", "Use --dap instead.")
-    if not 0 <= args.dap_port < 65536:
-        raise UsageError(
-            f"--dap-port {args.dap_port} is not a port", "Give one from 1024 to 65535, or leave the option out."
-        )
-    if not asked:
-        return None
-    return DapOptions(port=None if args.dap_unix else args.dap_port, launch_json=args.launch_json)
-
-
 def serve(session: DebugSession, ranks: RankSet, options: DapOptions) -> int:
     """Serve DAP clients on these ranks until Ctrl-C, or until the job has ended. The session is left open."""
-    import asyncio
-
     out = sys.stderr if options.launch_json == "-" else sys.stdout
     here = ranks & session.ranks
     if not here:
@@ -86,8 +46,6 @@ def serve(session: DebugSession, ranks: RankSet, options: DapOptions) -> int:
 
 
 async def _serve(bridge: DapBridge, ranks: RankSet, options: DapOptions, out: TextIO) -> int:
-    import asyncio
-
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
