@@ -494,6 +494,21 @@ def test_a_loop_in_one_function_while_others_wait() -> None:
     assert verdict is not None and (verdict.kind, verdict.culprits) == ("busy-loop", "0")
 
 
+def test_ranks_that_spin_in_one_loop_share_a_finding() -> None:
+    # GIVEN two ranks that were last seen at different lines of the loop
+    world = World()
+    for lines in (14, 15) * 3, (15, 14) * 3:
+        moments = []
+        for index, line in enumerate(lines):
+            hints = {"spin.#": "00000000"}
+            thread = world.thread(own("spin", line), call=None, state="R", idle=0.0, hints=hints)
+            moments.append(replace(thread, native=thread.stack, ran=int(index * 2e8)))
+        world.add_moving(*moments, state="R")
+    for _ in range(3):
+        world.add(world.in_all_reduce(idle=60))
+    assert verdict_of(world) == ("busy-loop", "0-1", "2-4")
+
+
 def test_work_that_moves_while_others_wait_long_is_a_straggler() -> None:
     verdict = busy(World(), ["forward", "backward", "forward"] * 2, 60).verdict
     assert verdict is not None and (verdict.kind, verdict.culprits) == ("straggler", "0")

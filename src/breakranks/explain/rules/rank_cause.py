@@ -22,6 +22,8 @@ WORKING_SECONDS = 15.0
 # For I/O that is moving bytes.
 MOVING_SECONDS = 30.0
 
+_LINES_CHANGE = frozenset({"busy-loop", "straggler"})
+
 
 class RankCause(NamedTuple):
     """Why a rank is where it is.
@@ -47,8 +49,7 @@ class RankCause(NamedTuple):
 
     @property
     def place(self) -> object:
-        """What is equal for ranks with the same cause: of ranks that poll, one is seen at the test and another in the
-        sleep."""
-        if self.where is None or not self.about:
+        """What is equal for ranks with the same cause. Of ranks that poll or spin each is seen at another line."""
+        if self.where is None or not (self.about or self.kind in _LINES_CHANGE):
             return self.where
         return self.where.function, self.where.file
