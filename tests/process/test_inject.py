@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from breakranks.inject import elf, run_in_process, safe_threads
+from breakranks.inject import elf, run_in_process, runner, safe_threads
 from breakranks.inject.memory_map import Maps
 from breakranks.observe import process_state
 from support.other_user import NOBODY, nobody
@@ -707,3 +708,55 @@ def test_killed_at_any_moment_it_harms_nobody(kind: str, interpreter: Interprete
         echo(process.pid)
         turns, digest = result(process).split()
         assert digest == expected(int(turns))
+
+
+TWO_THREADS = '''
+import os, sys, threading, time
+folder, runner = sys.argv[1:]
+scope = {}
+exec(open(runner).read(), scope)
+given, begun, done = {}, threading.Event(), threading.Event()
+sys.given = begun, done
+payload = """
+import sys
+def answer(arguments):
+    sys.given[0].set()
+    sys.given[1].wait()
+    return str(sys.getswitchinterval())
+"""
+
+def thread():
+    handle = os.open(f"{folder}/lock", os.O_RDONLY)
+    scope["run"](handle, folder, 1e12, os.getpid(), 1 << 20, {}, payload)
+
+def now():
+    if threading.current_thread() is late:  # it has not yet tried to take the request
+        waiting.set()
+        begun.wait()
+    return clock()
+
+clock, time.time = time.time, now
+late, first, waiting = threading.Thread(target=thread), threading.Thread(target=thread), threading.Event()
+late.start()
+waiting.wait()
+first.start()
+late.join()
+print(sys.getswitchinterval())
+done.set()
+first.join()
+print(sys.getswitchinterval(), hasattr(sys, "_breakranks_interval"))
+'''
+
+
+@on_every_python
+def test_a_late_thread_leaves_the_switch_interval_short(tmp_path: Path, interpreter: Interpreter) -> None:
+    """GIVEN a thread that answers WHEN another one finds the request taken THEN it does not restore the interval."""
+    (tmp_path / "code.py").write_text("")
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        command = [interpreter.path, "-c", TWO_THREADS, str(tmp_path), runner.__file__]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    during, after = done.stdout.splitlines()
+    assert float(during) < 1e-4, done
+    assert after == "0.005 False", done
+    assert float((tmp_path / "answer").read_text().removeprefix("+")) < 1e-4

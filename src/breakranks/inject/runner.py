@@ -15,17 +15,7 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
     import sys
     import time
 
-    # A busy thread takes the GIL back before another CPU has woken this one, unless the switch interval is short
-    # (rank/switch_interval.py).
-    interval, brisk = sys.getswitchinterval(), 1e-5
-    if interval <= brisk:
-        interval = 0.0  # the code that set it restores it
-    try:
-        slack = posix.open(f"/proc/{_thread.get_native_id()}/timerslack_ns", posix.O_WRONLY | posix.O_CLOEXEC)
-        posix.write(slack, b"1")
-        posix.close(slack)
-    except OSError:
-        pass
+    brisk, me = 1e-5, object()
 
     def register_fork_hooks() -> None:
         """Register the fork hooks, once, before a child could inherit any state of this code."""
@@ -37,14 +27,40 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
             scope.clear()
 
     def shorten_interval() -> None:
-        if interval:
+        """As in rank/switch_interval.py: the last thread that needs a short interval restores it."""
+        shared = vars(sys).setdefault("_breakranks_interval", {"pid": pid, "own": 0.0, "users": []})
+        if shared["pid"] != pid:
+            shared.update(pid=pid, users=[])
+        if me not in shared["users"]:
+            shared["users"].append(me)
+        interval = sys.getswitchinterval()
+        if interval > brisk:
+            shared["own"] = interval
             set_child_interval(interval)
             sys.setswitchinterval(brisk)
 
     def restore_interval() -> None:
-        if interval and sys.getswitchinterval() <= brisk:
-            sys.setswitchinterval(interval)
-            set_child_interval(0.0)
+        shared = getattr(sys, "_breakranks_interval", None)
+        if shared is None or me not in shared["users"]:
+            return
+        shared["users"].remove(me)
+        if not shared["users"]:
+            if shared["own"] and sys.getswitchinterval() <= brisk:
+                sys.setswitchinterval(shared["own"])
+                set_child_interval(0.0)
+            if not shared["users"]:
+                vars(sys).pop("_breakranks_interval", None)
+            elif shared["own"]:  # another thread has begun since
+                set_child_interval(shared["own"])
+                sys.setswitchinterval(brisk)
+
+    def make_timers_precise() -> None:
+        try:
+            slack = posix.open(f"/proc/{_thread.get_native_id()}/timerslack_ns", posix.O_WRONLY | posix.O_CLOEXEC)
+            posix.write(slack, b"1")
+            posix.close(slack)
+        except OSError:
+            pass
 
     def set_child_interval(child_interval: float) -> None:
         """Set the interval that a child restores if the process forks now (rank/fork_hooks.py)."""
@@ -115,8 +131,9 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
     if posix.getpid() != pid:  # the process forked after the injection, and this is the child
         return
     register_fork_hooks()
-    shorten_interval()
+    shorten_interval()  # before any system call: after each of them a busy thread may keep the GIL for seconds
     try:
+        make_timers_precise()
         if abandoned() or time.time() > limit:
             return
         posix.rename(folder + "/code.py", folder + "/taken")  # fails in the second of two injected threads

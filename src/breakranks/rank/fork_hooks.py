@@ -93,6 +93,7 @@ def _register(
         state["lock"], state["forking"], state["pausing"] = lock(), 0, 0
         settle, state["settle"] = state["settle"], None
         interval, state["interval"] = state["interval"], 0.0
+        vars(sys).pop("_breakranks_interval", None)
         try:
             if settle is not None:
                 settle()
