@@ -194,20 +194,29 @@ class HelloRequest(RankRequest):
 
 
 class RunRequest(RankRequest):
-    """Run a line in pdb. ``takers``: all ranks that get it. ``look``: also where the rank is not stopped."""
+    """Run a line in pdb. ``takers``: all ranks that get it. ``look``: also where the rank is not stopped.
+
+    ``turn``: as in ``GoRequest``. A rank that has resumed from that stop answers ``went``.
+    """
 
     do = "run"
     line: str
     takers: str = ""
     look: bool = False
+    turn: int | None = None
 
 
 class GoRequest(RankRequest):
-    """Resume the rank. ``ranks``: also these, through the store of the job; ``only``: these alone."""
+    """Resume the rank. ``ranks``: also these, through the store of the job; ``only``: these alone.
+
+    ``turn``: only from a stop of this turn or an earlier one. A rank that was held for another one may have resumed by
+    itself and stopped again, before the request of the console arrives.
+    """
 
     do = "go"
     ranks: str = ""
     only: bool = False
+    turn: int | None = None
 
 
 class InterruptRequest(RankRequest):

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -349,6 +350,46 @@ def connect(path: Path) -> socket.socket:
     finally:
         os.close(handle)
     return found
+
+
+class Talk:
+    """A console by hand: a connection to the agent of one rank."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._lines = connection.makefile("rw", encoding="utf-8")
+
+    def ask(self, **request: object) -> dict[str, Any]:
+        """Send a request; the reply to it."""
+        print(json.dumps({"id": 5, **request}), file=self._lines, flush=True)
+        while True:
+            line = self._lines.readline()
+            assert line, f"no answer to {request}"
+            reply: dict[str, Any] = json.loads(line)
+            if reply.get("id") == 5 or reply["event"] == "hello":
+                return reply
+
+
+def test_what_resumes_a_rank_is_not_for_its_next_stop(place: Place) -> None:
+    """GIVEN a rank that is held again WHEN a `go` and a `c` for the stop before come late THEN it stays."""
+    job = place.job(2, "steps", "2")
+    job.stopped()
+    sockets = place.sockets()
+    with connect(sockets[0]) as first, connect(sockets[1]) as second:
+        stopper, held = Talk(first), Talk(second)
+        stopper.ask(do="hello", console=True)
+        before = held.ask(do="hello", console=True)
+        stopper.ask(do="go")
+        wait_for("the next stop", lambda: held.ask(do="state")["turn"] > before["turn"] + 1)
+        later = wait_for("rank 1 to be held", lambda: seen if (seen := held.ask(do="state")).get("role") else None)
+        held.ask(do="go", turn=before["turn"])
+        late = held.ask(do="run", line="c", turn=before["turn"])
+        assert late["went"], late
+        answer = held.ask(do="run", line="p 6 * 7")
+        assert (answer.get("text"), answer["state"]["turn"]) == ("42\n", later["turn"]), answer
+        held.ask(do="go", turn=later["turn"])
+        wait_for("rank 1 to run", lambda: set(job.stops()) == {0})
+        stopper.ask(do="go")
+    job.ends()
 
 
 GARBAGE = (

@@ -39,6 +39,8 @@ _COMMANDS = {
 STEPS = frozenset("n next s step r return unt until j jump c cont continue".split())
 # Commands of pdb that set what ranks stop at. They are for ranks that run as well.
 ARMING = [[name] for name in "b break tbreak cl clear condition ignore enable disable watch unwatch catch".split()]
+# Commands of pdb with which a rank resumes, as it does with `go`.
+RESUMING = [[name] for name in "c cont continue".split()]
 NAMES = (*(name for name in _COMMANDS if len(name) > 1 and name != "EOF"), "all", "rank")
 _ON = re.compile(r"ranks?\s+([0-9][0-9,/-]*|all|held|stopped)\s+(\S.*)\Z", re.DOTALL)
 _SOME = re.compile(r"(.*\S)\s+on\s+(?:ranks?\s+)?([0-9][0-9,/-]*|all)\Z", re.DOTALL)

@@ -14,6 +14,7 @@ from breakranks.backend.found_agents import FoundAgent
 from breakranks.backend.job_backend import Backend
 from breakranks.backend.local_backend import LocalBackend
 from breakranks.backend.rank_connection import RankConnection
+from breakranks.console.command_parser import RESUMING
 from breakranks.console.job_choice import named_job, only_job
 from breakranks.console.wait_times import FOREVER_SECONDS, POLL_SECONDS, REPLY_SECONDS
 from breakranks.machine_suspension import stalled
@@ -249,7 +250,8 @@ class DebugSession:
             self.events.append(SessionEvent(rank=link.rank, what="said", state=link.state, text=event.text))
         elif isinstance(event, AnswerEvent):
             # An answer to a line that no command waits for any more is a change.
-            self._update(link, event.state, quiet=self._pending is not None and event.id == self._pending.number)
+            mine = self._pending is not None and event.id == self._pending.number
+            self._update(link, event.state, quiet=mine and not event.went)
             self._answered(link, event)
         if event.id is not None and event.id in self._replies:
             self._replies[event.id][link.rank] = event
@@ -301,8 +303,10 @@ class DebugSession:
             went=set(),
             tracing=set(),
         )
+        resumes = line.split()[:1] in RESUMING
         for rank in here:
-            self.links[rank].send(RunRequest(id=number, line=line, takers=str(here), look=look))
+            turn = self._turn(rank) if resumes else None
+            self.links[rank].send(RunRequest(id=number, line=line, takers=str(here), look=look, turn=turn))
         return self._pending
 
     def ask(self, request: RankRequest, ranks: RankSet, seconds: float = REPLY_SECONDS) -> dict[int, RankEvent]:
@@ -330,9 +334,16 @@ class DebugSession:
         speaker = (self.stopped or self.ranks) if remote_ranks else RankSet()
         for rank in here:
             relay = remote_ranks if speaker and rank == speaker.first else RankSet()
-            self.links[rank].send(GoRequest(id=next(self._numbers), ranks=str(relay)))
+            self.links[rank].send(GoRequest(id=next(self._numbers), ranks=str(relay), turn=self._turn(rank)))
         if remote_ranks and speaker and speaker.first not in here:
             self.links[speaker.first].send(GoRequest(id=next(self._numbers), ranks=str(remote_ranks), only=True))
+
+    def _turn(self, rank: int) -> int | None:
+        """The turn of the stop from which a request resumes a rank: of the known one, or else of the next one."""
+        link = self.links[rank]
+        if not link.greeted:
+            return None
+        return link.state.turn if link.state.is_stopped else link.state.turn + 1
 
     def take_events(self) -> list[SessionEvent]:
         events, self.events = self.events, []

@@ -175,8 +175,8 @@ class RankAgent:
     def report(self, kind: type[State], **fields: Any) -> State:
         """An event that contains the state, with these fields of its own."""
         stop_state = self.stop_state
-        turn = stop_state.turn  # read first, so that the rest is at least as new
-        stop = stop_state.stop
+        with stop_state.changed:  # read together: a console names a stop by its turn
+            turn, stop, state, tracing = stop_state.turn, stop_state.stop, stop_state.state, stop_state.tracing
         if stop is not None:
             fields = {
                 "role": stop.role,
@@ -200,8 +200,8 @@ class RankAgent:
             pid=self.pid,
             host=self.me.host,
             helper=self.me.helper,
-            state=stop_state.state,
-            tracing=stop_state.tracing,
+            state=state,
+            tracing=tracing,
             off=self.watch.off,
             consoles=sum(client.console for client in self.server.clients),
             **fields,

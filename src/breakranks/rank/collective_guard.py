@@ -14,7 +14,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -60,8 +60,12 @@ class CollectiveRefused(Exception):
         self.missing = sorted(set(self.members) - set(participants))
         self.collective = f"{op} of group {group!r}" if group else op
         super().__init__(
-            f"{self.collective} needs ranks {fold(self.members)}; {fold(self.missing)} would not take part"
+            f"{self.collective} needs ranks {fold(self.members)}; {_named(self.missing)} would not take part"
         )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {fold(ranks)}"
 
 
 def fold(ranks: Iterable[int]) -> str:

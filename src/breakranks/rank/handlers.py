@@ -70,15 +70,16 @@ def _run(agent: RankAgent, client: Client, request: RunRequest) -> None:
     queued = LineRequest(client, request.id or 0, line, takers)
     if request.look and agent.inspector.wants(line):
         agent.inspector.take(queued)
-    elif not agent.stop_state.put(queued):
-        agent.server.tell(AnswerEvent(id=request.id, running=True, state=agent.state()), client)
+    elif not agent.stop_state.put(queued, turn=request.turn):
+        went = request.turn is not None
+        agent.server.tell(AnswerEvent(id=request.id, went=went, running=not went, state=agent.state()), client)
 
 
 def _go(agent: RankAgent, client: Client, request: GoRequest) -> None:
     ranks = str(RankSet.parse(request.ranks))
     counts = SITES.begun()  # before this rank resumes and reaches its next call
     if not request.only:
-        agent.stop_state.release("go")
+        agent.stop_state.release("go", turn=request.turn)
     if ranks:  # those of other hosts are told by this agent
         agent.watch.announce({"do": "go", "ranks": ranks, "counts": counts})
     agent.server.tell(DoneEvent(id=request.id), client)

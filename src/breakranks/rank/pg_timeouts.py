@@ -137,7 +137,7 @@ class GroupTimeouts:
             self._wrapped[name] = (original, wrapper)
         if CREATES in self._wrapped:
             return []
-        return ["A group that is created from now on keeps its timeout while it is created."]
+        return ["The creation of a new process group still uses the timeout of that group."]
 
     def _unwrap(self) -> None:
         c10d = _c10d()

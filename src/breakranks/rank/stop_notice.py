@@ -90,7 +90,10 @@ def _print(agent: RankAgent, summary: str) -> None:
     helper = f" (helper, pid {agent.pid})" if agent.me.helper else ""
     more = ""
     if agent.watch.alone:
-        more = "\nranks on other hosts are not told: torch has no store here. Set BREAKRANKS_DIR to a shared folder"
+        more = (
+            "\nranks on other hosts are neither held nor released: this job has no torch store. "
+            "Set BREAKRANKS_DIR to a shared folder"
+        )
     rank_output.say(f"rank {agent.me.rank}{helper} {summary}; connect with: {command(agent)}{more}")
 
 

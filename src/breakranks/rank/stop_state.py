@@ -127,21 +127,24 @@ class StopState:
             self._release = ""
         self._one.release()
 
-    def put(self, request: LineRequest) -> bool:
-        """Queue a line for the stopped thread; False if none is stopped."""
+    def put(self, request: LineRequest, *, turn: int | None = None) -> bool:
+        """Queue a line for the stopped thread; False if none is stopped. ``turn``: not for a later stop than this."""
         with self.changed:
-            if self.stop is None or self._release:
+            if self.stop is None or self._release or self._is_after(turn):
                 return False
             self._lines.append(request)
             self.changed.notify_all()
             return True
 
-    def release(self, reason: str) -> None:
-        """Resume the stopped thread, as soon as its evaluation has ended."""
+    def release(self, reason: str, *, turn: int | None = None) -> None:
+        """Resume the stopped thread, as soon as its evaluation has ended. ``turn``: not from a later stop than this."""
         with self.changed:
-            if self.stop is not None:
+            if self.stop is not None and not self._is_after(turn):
                 self._release = self._release or reason
                 self.changed.notify_all()
+
+    def _is_after(self, turn: int | None) -> bool:
+        return turn is not None and self.turn > turn
 
     def interrupt_evaluation(self) -> None:
         """Raise KeyboardInterrupt in the evaluation.
