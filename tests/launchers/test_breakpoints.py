@@ -234,7 +234,7 @@ def test_one_rank_stops_and_the_others_are_held(training: Training) -> None:
     assert losses["numbers"]["max"]["ranks"] == "3"
     assert losses["numbers"]["min"]["value"] == pytest.approx(0.00183165, rel=1e-4)
     assert "refused: forward of Net (DDP)" in texts(refused)["0"]
-    assert "1-3 would not take part" in texts(refused)["0"]
+    assert "ranks 1-3 would not take part" in texts(refused)["0"]
 
 
 def test_who_steps_alone_into_a_collective_is_told_whom_it_waits_for(training: Training) -> None:
@@ -242,7 +242,7 @@ def test_who_steps_alone_into_a_collective_is_told_whom_it_waits_for(training: T
     first, waits, *_ = training.ddp[5:]
     go = training.ddp[training.ddp.index(gradient) + 1 :]
     assert texts(first)["0"].endswith("-> loss.backward()")
-    assert re.match(r"rank 0 waits in \w+ for 1-3, which are held: ", waits["notice"])
+    assert re.match(r"rank 0 waits in \w+ for ranks 1-3, which are held: ", waits["notice"])
     assert texts(others)["1-3"].endswith("-> loss.backward()")
     assert texts(together)["1-3"].endswith("-> optimizer.step()")
     assert texts(all_four)["0-3"].endswith("-> optimizer.zero_grad()")
@@ -271,7 +271,7 @@ def test_a_stop_inside_a_forward_says_what_is_whole_there_and_is_left_by_steppin
     assert "The parameters of module 'layers.0' are gathered" in first
     assert "[0-3] torch.Size([8, 8])" in first
     assert "inside the forward of FSDP2 module the root module (Net)" in second
-    assert re.search(r"rank 0 waits in all_gather\w* for 1-3, which are held", second)
+    assert re.search(r"rank 0 waits in all_gather\w* for ranks 1-3, which are held", second)
     assert re.search(r"> all n\n\[0-3\]\n> .*\n-> return torch.relu", second)
     assert re.search(r"min 0\.4438 \(rank 3\)  max 0\.8917 \(rank 0\)", second)
 

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 PROGRAM = str(HERE / "rank_torch_program.py")
 # The program's checks by the way it is started; all start at once, since they sleep most of the time.
 STARTS = {"guards": "OFF", "plain": "OFF", "detail": "DETAIL"}
-NEEDS_BOTH = "needs ranks 0-1; {} would not take part"
+NEEDS_BOTH = "needs ranks 0-1; rank {} would not take part"
 Found = dict[str, list[dict[str, Any]]]
 
 

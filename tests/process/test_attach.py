@@ -107,7 +107,7 @@ def test_a_rank_that_holds_the_gil_in_c_gives_its_native_stack_and_the_reason(pl
     """GIVEN a program that is blocked in C, and holds the GIL."""
     target = Target(place, "c_held")
     done = run(place, words_of(target, ["w"], []), 2)
-    assert re.search(r"breakranks: no rank can be entered: .* holds the GIL", done.stderr), done.stderr
+    assert re.search(r"breakranks: cannot attach to any rank: .* holds the GIL", done.stderr), done.stderr
     assert "read" in done.stdout and "c_held" in done.stdout, done.stdout
     assert target.ends() == target.untouched()
 

@@ -233,10 +233,10 @@ def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place
     answers(
         console,
         ("focus", "the focus is 0"),
-        ("focus 9", "rank 9 is not here. The job has 4 ranks. Here: 0-3."),
-        ("rank 9 w", "rank 9 is not here. The job has 4 ranks. Here: 0-3."),
-        ("rank 3,8-9 w", "ranks 8-9 are not here. The job has 4 ranks. Here: 0-3."),
-        ("go 12", "rank 12 is not here. The job has 4 ranks. Here: 0-3."),
+        ("focus 9", "rank 9 is not connected. The job has 4 ranks. Connected: 0-3."),
+        ("rank 9 w", "rank 9 is not connected. The job has 4 ranks. Connected: 0-3."),
+        ("rank 3,8-9 w", "ranks 8-9 are not connected. The job has 4 ranks. Connected: 0-3."),
+        ("go 12", "rank 12 is not connected. The job has 4 ranks. Connected: 0-3."),
         ("focus x", "'x' is not a rank set. Write ranks folded: 3, 0-7, 0,4-6, or 0-31/8 for every eighth."),
         ("all", "the command is missing. For example: all p loss, rank 3 w"),
         ("interrupt", "rank 0 is stopped already"),
@@ -249,7 +249,7 @@ def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place
         ("ranks", f"0    prompt  {at('after', 'step')}\n1-3  held    {where}"),
     )
     assert console.ask("go 1-2").startswith("ranks 1-2 resume")  # and, when they were quick: have ended
-    left = f"0    prompt    {at('after', 'step')}\n3    held      {where}\n{ABSENT}"
+    left = f"0    prompt         {at('after', 'step')}\n3    held           {where}\n{ABSENT}"
     wait_for("both to have ended", lambda: console.ask("ranks").endswith(left))
     assert job.result(1) and job.result(2)
     console.keys("go\r")
@@ -259,7 +259,7 @@ def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place
 
 
 FINITE = "      min -1 (rank 1)  max 1 (rank 3)  mean -0.1667"
-ABSENT = "1-2  not here  on another host, or at no breakpoint yet"
+ABSENT = "1-2  not connected  on another host, or at no breakpoint yet"
 
 
 def test_help_of_ours_and_of_pdbs(place: Place) -> None:
@@ -669,7 +669,7 @@ def test_ranks_in_the_environment_stop(place: Place) -> None:
     assert console.at == "[1-2] > "
     where = at("chosen", "chosen")
     assert console.opening == (
-        f"ranks 1-2 stopped, {where}\n  -> {source_of('chosen')}\nrank 0 is held, {where}, for rank 1-2\n"
+        f"ranks 1-2 stopped, {where}\n  -> {source_of('chosen')}\nrank 0 is held, {where}, for ranks 1-2\n"
     )
     console.keys("c\r")
     assert console.ends() == 0
@@ -733,7 +733,7 @@ def test_a_script_leaves_everything_as_it_was_and_can_be_run_again(place: Place)
     assert place.batch("p unknown").returncode == 1
     bad = place.batch("focus 9")
     assert bad.returncode == 2
-    assert bad.stderr == "breakranks: rank 9 is not here\n  The job has 2 ranks. Here: 0-1.\n"
+    assert bad.stderr == "breakranks: rank 9 is not connected\n  The job has 2 ranks. Connected: 0-1.\n"
     assert place.batch("n").stdout.splitlines()[-1] == f"-> {source_of('after')}"
     last = place.batch("p i", "c", "p i", "go").stdout.splitlines()
     assert last[:2] + last[-4:-1] == ["[0] > p i", "0", "[0] > p i", "1", "[0] > go"]
@@ -768,7 +768,7 @@ def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
         (["--batch", "missing.txt"], "cannot read missing.txt", "one command per line"),
         (["--batch", str(binary)], f"cannot read {binary}", "one command per line"),
         (["--batch", str(place.folder)], f"cannot read {place.folder}", "one command per line"),
-        (["--batch", "x", "-c", "w"], "-c and --batch together", "Put the commands into the file"),
+        (["--batch", "x", "-c", "w"], "-c and --batch exclude each other", "Put the commands into the file"),
         (["--timeout", "-1", "-c", "w"], "--timeout must be a positive number", "--timeout 60"),
         (["--wait", "0", "-c", "w"], "no rank here has reached a breakpoint", "Put breakranks.breakpoint() where"),
         (["--wait", "0", "--job", "x", "-c", "w"], "no rank of job 'x' has reached", "Put breakranks.breakpoint()"),

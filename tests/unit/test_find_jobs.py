@@ -428,7 +428,7 @@ def test_mpi_ranks_dealt_out_by_node_are_not_guessed(machine: Machine) -> None:
         machine.add(mpirun, "python x.py", {f"OMPI_COMM_WORLD_{n}": v for n, v in zip(names, values, strict=True)})
     job = machine.job()
     assert missing(job) == [("1,3-5", "elsewhere")]
-    assert "1 of them ran on this host" in job.missing[0].detail
+    assert "all but 1, which ran on this host" in job.missing[0].detail
 
 
 def test_a_batch_scripts_own_python_is_no_task(machine: Machine) -> None:

@@ -324,7 +324,7 @@ def test_ranks_that_no_host_of_the_target_has() -> None:
 
 def test_a_host_that_lost_some_it_cannot_name() -> None:
     # mpirun --map-by node: which rank was here nobody can tell, only how many.
-    gone = (Missing("1,3", "elsewhere", "1 of them ran on this host and exited", exited=1),)
+    gone = (Missing("1,3", "elsewhere", "all but 1, which ran on this host and exited", exited=1),)
     told = [("n1", gone), ("n2", (Missing("0,2", "elsewhere"),))]
     assert said(missing_of(told, RankSet([0, 2, 1]), 4, [])) == [("3", "exited", "it ran on n1")]
 

@@ -145,8 +145,8 @@ def test_a_queue_whose_producer_has_ended() -> None:
     ("wait", "words"),
     [
         (
-            ThreadWait(tid=100, kind="Barrier", name="both", state="1 of 2 have come"),
-            "waits for both (Barrier), to which 1 of 2 have come, in",
+            ThreadWait(tid=100, kind="Barrier", name="both", state="1 of 2 have arrived"),
+            "waits for both (Barrier), to which 1 of 2 have arrived, in",
         ),
         (
             ThreadWait(tid=100, kind="Event", name="self.ready", state="not set"),
@@ -181,7 +181,7 @@ def test_the_worker_that_owes_the_batch_and_its_sample() -> None:
     assert (found.kind, found.culprits) == ("data-loading", "0")
     assert "helper process 900 (worker 1), which is sleeping in decode, train.py:40, at sample 13" in summary(found)
     assert "batch 3 is due from worker 1, process 900" in evidence_lines(found)
-    assert "it reads sample 13 of batch 3 (samples 12, 13, 14, 15)" in evidence_lines(found)
+    assert "it reads sample 13 of batch 3 (dataset indices 12, 13, 14, 15)" in evidence_lines(found)
 
 
 def test_a_worker_that_is_gone() -> None:

@@ -214,6 +214,9 @@ def test_who_waits() -> None:
     assert value_wording.held_up(HeldUp(ranks="0-3", through=2, groups=1), 1).endswith(
         ", 2 of them through 1 other group"
     )
+    assert value_wording.held_up(HeldUp(ranks="0-3", through=2, groups=1, at=at), 1).endswith(
+        ", 2 of them through 1 other group, others in barrier"
+    )
     assert value_wording.held_up(HeldUp(ranks="0", mutual=True, at=at), 1) == "rank 0 waits in barrier"
 
 

@@ -38,7 +38,7 @@ breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and oth
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
-    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
+    parser.add_argument("--job", metavar="KEY", help="the job, if there are several: its key or the start of its key")
     target_args.add_rank(parser, "stop and inspect only these: 3, 0-7, 0,4-6")
     parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
     parser.add_argument("--no-stop", action="store_true", help="stop no rank: only inspect, while the job runs")
@@ -73,7 +73,7 @@ def _attach(
     unreached = [rank for rank in attached.unreached if chosen is None or rank.rank in chosen]
     if len(unreached) == (len(job.ranks) if chosen is None else len(chosen)):
         _show_native(backend, unreached)
-        raise BreakranksError(f"no rank can be entered: {unreached[0].what}", unreached[0].help)
+        raise BreakranksError(f"cannot attach to any rank: {unreached[0].what}", unreached[0].help)
     session = DebugSession(agents=attached.agents, backend=backend)
     if clients is not None:
         return _serve(session, chosen, clients)
@@ -116,7 +116,7 @@ def _unreached_notices(unreached: Sequence[UnreachedRank]) -> Iterator[Outcome]:
     for rank in unreached:
         groups.setdefault((rank.what, rank.help), []).append(rank.rank)
     for (what, help), ranks in groups.items():
-        yield Notice(text=f"{ranks_text(RankSet(ranks))} cannot be entered: {what}", style="warn")
+        yield Notice(text=f"cannot attach to {ranks_text(RankSet(ranks))}: {what}", style="warn")
         yield Notice(text=help, style="dim")
 
 

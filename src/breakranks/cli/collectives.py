@@ -15,6 +15,7 @@ from breakranks.cli.exit_status import FOUND, OK
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
 from breakranks.explain.collectives.root_causes import STALLED, causes
+from breakranks.rankset import ranks_text
 from breakranks.show.choose_groups import choose_groups
 from breakranks.show.collective_lines import collectives_lines, is_young, unread
 from breakranks.show.collectives_json import collectives_json
@@ -84,7 +85,7 @@ def _read(job: RunningJob, args: argparse.Namespace) -> Snapshot:
 
 
 def _nothing_read(snapshot: Snapshot, file: str | None) -> BreakranksError:
-    reasons = [(f"ranks {ranks}: {what}", remedy) for ranks, what, remedy in unread(snapshot)]
+    reasons = [(f"{ranks_text(ranks)}: {what}", remedy) for ranks, what, remedy in unread(snapshot)]
     if file is not None and not any(problem.recorder_pid for problem in snapshot.problems):
         return BreakranksError(
             f"{file} contains no flight recorder",

@@ -33,7 +33,9 @@ breakranks console ssh:n[1-4]               the job on these hosts
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
-    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its name or its port")
+    parser.add_argument(
+        "--job", metavar="KEY", help="the job, if there are several: its key, the start of its key, or its port"
+    )
     add_script(parser)
     parser.add_argument(
         "--wait",
@@ -106,7 +108,7 @@ def check_times(args: argparse.Namespace) -> None:
 def commands_of(args: argparse.Namespace) -> list[str] | None:
     """The commands of a script; None where the options name none."""
     if args.command and args.batch:
-        raise UsageError("-c and --batch together", "Put the commands into the file, or all of them into -c.")
+        raise UsageError("-c and --batch exclude each other", "Put the commands into the file, or all of them into -c.")
     if args.command:
         return list(args.command)
     if args.batch is None:

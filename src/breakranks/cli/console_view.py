@@ -110,7 +110,7 @@ def _state_json(state: RankState) -> dict[str, object]:
 
 def _confirm_kill() -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("kill-job needs a yes", "In a script: kill-job yes")
+        raise UsageError("kill-job needs confirmation", "In a script: kill-job yes")
     return False
 
 

@@ -12,14 +12,14 @@ from breakranks.errors import UsageError
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `breakranks attach` for DAP."""
     parser.add_argument(
-        "--dap", action="store_true", help="for VS Code and other DAP clients: a loopback port with a token"
+        "--dap", action="store_true", help="serve VS Code and other DAP clients on a loopback port, with a token"
     )
     parser.add_argument("--dap-unix", action="store_true", help="the same without a port: UNIX sockets only")
     parser.add_argument("--dap-port", metavar="PORT", type=int, default=0, help="the port (default: any that is free)")
     parser.add_argument(
         "--launch-json",
         metavar="FILE",
-        help="write the ranks to this launch.json, such as .vscode/launch.json; - prints",
+        help="write one entry per rank to this launch.json; with -, print the entries",
     )
 
 

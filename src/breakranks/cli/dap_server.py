@@ -33,7 +33,7 @@ def serve(session: DebugSession, ranks: RankSet, options: DapOptions) -> int:
     if not folder:
         without = ranks_without_debugpy(session, here)
         if without:
-            raise BreakranksError(f"debugpy is neither here nor in {ranks_text(without)}", REMEDY)
+            raise BreakranksError(f"debugpy is installed neither with breakranks nor for {ranks_text(without)}", REMEDY)
     bridge = DapBridge(
         session,
         here,

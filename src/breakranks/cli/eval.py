@@ -1,4 +1,4 @@
-"""Evaluate an expression in the ranks of a running job. The job is not stopped, and nothing stays in it.
+"""Evaluate an expression in the ranks of a running job. The job is not stopped. The injected code is removed.
 
 The expression is evaluated in the innermost frame of the main thread that has its names, whether the rank runs or is
 blocked. An injected thread does it, so the threads of the job are not disturbed. Equal answers are shown once.
@@ -37,7 +37,7 @@ breakranks eval --allow-effects 'cfg.verbose = True' change something, in a scri
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("expression", metavar="EXPR", help="a Python expression or statement, quoted")
-    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
+    parser.add_argument("--job", metavar="KEY", help="the job, if there are several: its key or the start of its key")
     target_args.add_rank(parser)
     parser.add_argument(
         "--frame",
@@ -91,7 +91,7 @@ def _allowed(question: EvalQuestion, why: str) -> EvalQuestion:
     sys.stderr.write(f"breakranks: {why}. Do it? yes/no > ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not done", "Nothing was changed.")
+        raise UsageError("cancelled", "Nothing was changed.")
     return replace(question, effects=True)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 OK, FOUND, FAILED = 0, 1, 2
 # By command, the meaning of these.
 MEANINGS = {
-    "why": ("no rank hangs", "a verdict was found", "the job could not be inspected"),
+    "why": ("no verdict", "a verdict was found", "the job could not be inspected"),
     "collectives": (
         "no rank waits for another",
         "ranks wait, or their calls differ",
         "no flight recorder could be read",
     ),
-    "ps": ("jobs were found", "", "no job was found, or none could be inspected"),
+    "ps": ("jobs were found, or slurm: has none", "", "no job was found, or none could be inspected"),
     "stacks": ("at least one stack was read", "", "no stack was read"),
-    "top": ("no rank hangs (--once, files)", "a verdict was found", "the job could not be inspected"),
+    "top": ("no verdict", "a verdict was found", "the job could not be inspected"),
     "console": ("every rank answered", "a rank answered with an error, or did not answer", "no rank was found"),
     "attach": (
         "every rank answered",

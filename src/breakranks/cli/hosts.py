@@ -1,7 +1,7 @@
 """Check each host of a target: login, Python, processes, ranks and stacks.
 
 The checks are the steps of an inspection by hand: run `date`, list the processes, find the ranks, read their stacks. A
-host passes them all, or stops at the first that fails. The output tells at which check, why, and what to do.
+host passes them all, or stops at the first that fails. The output names the failed check, the reason and the remedy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ breakranks hosts ssh:n1 --setup 'conda activate x'   with a command that makes P
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.HOSTS)
     target_args.add_reach(parser)
     target_args.add_output(parser, full="print a line for each host, and every check")
 

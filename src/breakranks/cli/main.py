@@ -51,7 +51,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 HELP = """\
 usage: breakranks COMMAND [TARGET] [options]
 
-Find the rank that broke ranks, and why. The job needs no preparation.
+Find the rank that the others wait for, and why. The job needs no preparation.
 
 commands:
 {commands}

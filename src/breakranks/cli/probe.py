@@ -34,11 +34,13 @@ breakranks probe train.py:30 --print loss --json | jq .values                for
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument(
-        "place", metavar="FILE:LINE", help="where; the file's name is enough, if it is the only one of that name"
+        "place",
+        metavar="FILE:LINE",
+        help="the line; a file's base name is enough if only one loaded file has it",
     )
-    parser.add_argument("--job", metavar="KEY", help="which job, when there are several: its key or the start of it")
+    parser.add_argument("--job", metavar="KEY", help="the job, if there are several: its key or the start of its key")
     target_args.add_rank(parser)
-    parser.add_argument("--when", metavar="COND", help="only where this condition is true, in the frame there")
+    parser.add_argument("--when", metavar="COND", help="print only when this is true in the frame of that line")
     parser.add_argument(
         "--print", dest="prints", metavar="EXPR", action="append", help="what to print; may be repeated"
     )
@@ -59,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
 def _probe(backend: Backend, job: RunningJob, probe: Logpoint, args: argparse.Namespace) -> int:
     attached = job.attach(job_selection.ranks_of(job, args.rank))
     if not attached.agents:
-        raise BreakranksError(f"no rank can be entered: {attached.unreached[0].what}", attached.unreached[0].help)
+        raise BreakranksError(f"cannot attach to any rank: {attached.unreached[0].what}", attached.unreached[0].help)
     for unreached in attached.unreached:
-        sys.stderr.write(f"breakranks: rank {unreached.rank} cannot be entered: {unreached.what}\n")
+        sys.stderr.write(f"breakranks: cannot attach to rank {unreached.rank}: {unreached.what}\n")
     session = DebugSession(agents=attached.agents, backend=backend)
     try:
         connect(session)

@@ -30,7 +30,7 @@ breakranks ps hang.brk         the job in a snapshot file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    target_args.add_target(parser)
+    target_args.add_target(parser, files=target_args.SAVED)
     target_args.add_output(parser, full="print a row for every rank, and whole commands and paths")
 
 
@@ -72,7 +72,7 @@ def _list_slurm(args: argparse.Namespace) -> int:
     elif jobs:
         print(jobs_text(jobs))
     else:
-        print("you have no running job in Slurm")
+        print("Slurm has no running job of this user")
     return OK
 
 

@@ -31,7 +31,7 @@ breakranks why hang.brk                  explain it later, on any machine
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    target_args.add_target(parser)
+    target_args.add_target(parser, files=target_args.DUMPS)
     parser.add_argument("-o", "--output", metavar="FILE", help="file to write (default: KEY.brk)")
     parser.add_argument(
         "--interval", metavar="S", type=float, default=0.5, help="seconds between samples (default: 0.5)"

@@ -35,7 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", action="store_true", help="print every thread by name, not only the main thread")
     parser.add_argument("--native", action="store_true", help="print C and C++ frames too (slower)")
     parser.add_argument(
-        "--inside", action="store_true", help="query the step of every rank, not only of ranks that wait for a lock"
+        "--inside",
+        action="store_true",
+        help="read the step of every rank, not only of ranks that wait for a lock",
     )
     target_args.add_no_inject(parser)
     parser.add_argument("--flat", action="store_true", help="print one block per stack, innermost frame first")

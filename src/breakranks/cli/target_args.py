@@ -9,16 +9,14 @@ COLORS = ("auto", "always", "never")
 LIVE = (
     "local (the default), pid:123,124, or hosts: ssh:n[1-4], pdsh:n[1-4], slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS"
 )
+HOSTS = "hosts: ssh:n[1-4], pdsh:n[1-4], slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS"
+SAVED = "a file made with `breakranks snapshot`"
+DUMPS = "a folder of flight recorder dumps"
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add TARGET, ``--job`` and ``--rank``, and the options of :func:`add_reach`."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        nargs="?",
-        help=f"{LIVE}; a file made with `breakranks snapshot`, or a folder of flight recorder dumps",
-    )
+def add_target(parser: argparse.ArgumentParser, *, files: str = f"{SAVED}, or {DUMPS}") -> None:
+    """Add TARGET, ``--job`` and ``--rank``, and the options of :func:`add_reach`. ``files``: what else it may be."""
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=f"{LIVE}; {files}")
     parser.add_argument("--job", metavar="KEY", help="the job, if there are several: its key or the start of its key")
     add_rank(parser)
     add_reach(parser)
@@ -64,7 +62,7 @@ def add_no_inject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-inject",
         action="store_true",
-        help="run no code inside the ranks; call numbers, groups, lock owners and steps are then unknown",
+        help="run no code inside the ranks: without it, call numbers, groups, lock owners and steps are not known",
     )
 
 

@@ -1,4 +1,4 @@
-"""Explain why a job hangs: which rank broke ranks, where it is, what it waits for, and what to do.
+"""Explain why a job hangs: which rank the others wait for, where it is, what it waits for, and what to do.
 
 Every rank is sampled twice, half a second apart, and more often while another sample could change the answer: when a
 rank may only be slow, or a sleep ends soon. A healthy job gets no verdict.

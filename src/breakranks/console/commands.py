@@ -213,7 +213,7 @@ class Console:
             yield Notice(text=f"{are(late, 'in C')}; {they_stop(late)} when {they_return(late)} to Python")
         still = busy & session.in_state("busy")
         if still:
-            yield Notice(text=f"{are(still, 'still evaluating')}: it is in C", style="warn")
+            yield Notice(text=f"{are(still, 'still evaluating')} in C", style="warn")
 
     def _do_ranks(self, word: CommandWord) -> Iterator[Outcome]:
         session = self.session
@@ -253,11 +253,11 @@ class Console:
         unknown = ranks - session.ranks - (job if remote_ranks else RankSet())
         if not ranks:
             raise UsageError(
-                "no rank is stopped", f"Here: {session.ranks or 'none'}; `interrupt` stops ranks that run."
+                "no rank is stopped", f"Connected: {session.ranks or 'none'}; `interrupt` stops ranks that run."
             )
         if unknown:
             why = f"The job has {session.world} ranks."
             if unknown <= job:
-                why = "It has reached no breakpoint yet, or runs on another host."
-            raise UsageError(are(unknown, "not here"), f"{why} Here: {session.ranks or 'none'}.")
+                why = "A rank connects when it reaches a breakpoint. Ranks of other hosts need that host as the target."
+            raise UsageError(are(unknown, "not connected"), f"{why} Connected: {session.ranks or 'none'}.")
         return ranks

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from breakranks.console.rank_phrases import are, verb
 from breakranks.rank_messages import WhereEvent
-from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, ranks_text
 
 _MAX_MEMBERS = 1_000_000
 _MAX_OPERATION_CHARACTERS = 100
@@ -43,7 +43,9 @@ def _wait(ranks: RankSet, operation: str, members: RankSet, place: str, stopped:
     which = "which is held" if len(missing) == 1 else "which are held"
     waits = verb(ranks, "waits", "wait")
     return UnansweredRanks(
-        ranks=ranks, held=True, text=f"{waits} in {operation} for {missing}, {which}: `go {missing}` or `all n`"
+        ranks=ranks,
+        held=True,
+        text=f"{waits} in {operation} for {ranks_text(missing)}, {which}: `go {missing}` or `all n`",
     )
 
 

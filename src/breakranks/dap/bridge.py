@@ -217,7 +217,7 @@ class DapBridge:
         try:
             listener = listen_at(path)
         except OSError as error:
-            raise ClientRefused(f"it cannot be met: {error}") from None
+            raise ClientRefused(f"cannot create the socket for the connection: {error}") from None
         try:
             await self._invite(rank, path)
             connection, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(listener), _CONNECT_SECONDS)

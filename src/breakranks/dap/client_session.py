@@ -139,7 +139,9 @@ class ClientSession:
                 await self._send(response(message))
                 return None
             else:
-                text = "only attach is possible: the job runs already" if command == "launch" else "not before attach"
+                text = (
+                    "only attach is possible: the job runs already" if command == "launch" else "attach must come first"
+                )
                 await self._send(refusal(message, text))
                 return None
 

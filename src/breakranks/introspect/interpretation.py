@@ -310,7 +310,7 @@ def _state(kind: str, values: Values) -> str:
         return "not set" if plain(values.get("self._flag"), bool) is False else ""
     if kind == "Barrier":
         here, parties = plain(values.get("self._count"), int), plain(values.get("self._parties"), int)
-        return f"{here} of {parties} have come" if here is not None and parties is not None else ""
+        return f"{here} of {parties} have arrived" if here is not None and parties is not None else ""
     return ""
 
 

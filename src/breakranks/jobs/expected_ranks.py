@@ -129,7 +129,7 @@ def _unplaced(members: LauncherMembers, expected: Mapping[int, int]) -> Missing 
     if expected or not counts or not all(counts.values()):
         return None
     lost = sum(counts.values()) - len(members.ranks)
-    detail = f"{lost} of them ran on this host and exited" if lost > 0 else ""
+    detail = f"all but {lost}, which ran on this host and exited" if lost > 0 else ""
     return Missing("", "elsewhere", detail, exited=max(0, lost))
 
 

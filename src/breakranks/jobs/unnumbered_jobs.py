@@ -155,7 +155,7 @@ def _spawn_job(
     gone = str(RankSet(range(world)) - RankSet(numbers))
     missing: tuple[Missing, ...] = ()
     if gone and starting:
-        detail = f"pid {pids_text(starting)} may be these: their stacks do not contain the rank yet"
+        detail = f"still starting, without a rank number yet: pid {pids_text(starting)}"
         missing = (Missing(gone, "absent", detail),)
     elif gone:
         missing = (Missing(gone, "exited", f"the parent (pid {parent}) is still running"),)

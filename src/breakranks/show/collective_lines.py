@@ -26,6 +26,7 @@ from breakranks.show.lost_host_lines import lost_lines
 from breakranks.show.quantities import duration, plural
 from breakranks.show.stack_tree import header, missing_lines, only_recorded, problem_lines, rank_pieces
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns
+from breakranks.show.wording.grammar import verb
 from breakranks.snapshot.model import Problem, Snapshot
 
 GROUPS_SHOWN = 12
@@ -171,7 +172,8 @@ def _more(progress: CollectiveProgress, left: list[GroupProgress]) -> Iterator[L
         for group in ones:
             waiting |= group.waiting
             others |= group.awaited
-        does = f"{plural(len(waiting), 'rank')} wait for {len(others):,}" if waiting else "no rank waits"
+        many = len(waiting)
+        does = f"{plural(many, 'rank')} {verb(many, 'wait')} for {len(others):,}" if many else "no rank waits"
         yield ((cut(name, TerminalStyle()), "head"), f"  {plural(len(ones), 'more group')}, {does} (--full, --group)")
 
 

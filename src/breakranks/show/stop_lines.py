@@ -53,10 +53,8 @@ def _stopped(group: Sequence[RankState], look: TerminalStyle) -> Iterator[Line]:
     if state.is_held:
         awaited = _held_for(state)
         verb = "is" if len(ranks) == 1 else "are"
-        yield [
-            (who, "rank"),
-            f" {verb} held, {place}" + (f", for rank {awaited}" if awaited and awaited != str(ranks) else ""),
-        ]
+        names = f", for {ranks_text(RankSet.parse(awaited))}" if awaited and awaited != str(ranks) else ""
+        yield [(who, "rank"), f" {verb} held, {place}{names}"]
         return
     reason = state.reason or ""
     what = (reason, "bad") if state.crashed else ("stopped", "own")
@@ -127,7 +125,7 @@ def standing_lines(states: Iterable[RankState], absent: RankSet, look: TerminalS
         groups.setdefault(_standing(state, look), []).append(state.rank)
     rows = [(short_text(RankSet(ranks)), standing) for standing, ranks in groups.items()]
     if absent:
-        rows.append((short_text(absent), _Standing("not here", "dim", "on another host, or at no breakpoint yet")))
+        rows.append((short_text(absent), _Standing("not connected", "dim", "on another host, or at no breakpoint yet")))
     ranks_width = max((len(ranks) for ranks, _ in rows), default=0)
     text_width = max((len(standing.text) for _, standing in rows), default=0)
     return [

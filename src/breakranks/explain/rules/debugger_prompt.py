@@ -42,7 +42,7 @@ def _ours(view: ProcessView) -> RankCause:
         evidence=(InBreakpoint(),),
         next=(
             RunBreakranks(command="console"),
-            RunBreakranks(command="console", args=("-c", "go"), comment="lets all ranks run on"),
+            RunBreakranks(command="console", args=("-c", "go"), comment="resumes all ranks"),
         ),
         confidence=CERTAIN,
         needs=AT_ONCE_SECONDS,

@@ -80,13 +80,13 @@ ROWS = (
         pattern=r"connect to host (?P<it>\S+ port \d+): Connection timed out",
         kind="unreachable",
         what="no answer from {it}",
-        remedy="Is it up, and is it reached from here? Through another host: ProxyJump in ~/.ssh/config",
+        remedy="Is it up, and can this machine reach it? Through another host: ProxyJump in ~/.ssh/config",
     ),
     ErrorPattern(
         pattern=r"connect to host (?P<it>\S+) port \d+: (?:No route to host|Network is unreachable|Host is down)",
         kind="unreachable",
         what="there is no route to {it}",
-        remedy="Is it up, and is it reached from here? Through another host: ProxyJump in ~/.ssh/config",
+        remedy="Is it up, and can this machine reach it? Through another host: ProxyJump in ~/.ssh/config",
     ),
     ErrorPattern(
         pattern=r"timed out during banner exchange|Connection to \S+ port \d+ timed out",
@@ -214,7 +214,7 @@ ROWS = (
         pattern=r"not enough slots available",
         kind="failed",
         what="mpirun has no slot for it",
-        remedy="mpirun runs in an allocation that does not include this host",
+        remedy="Run breakranks outside the allocation, or in one that has this host; or use ssh: with the same hosts",
         schemes=("mpi",),
     ),
     ErrorPattern(

@@ -43,7 +43,7 @@ GROUNDS = {
     "stack-unread": "its stack could not be read",
     "gpu": "a kernel or a collective on its GPU does not end; it cannot be identified from outside the process",
     "own-sleep": "the duration of its sleep is known",
-    "moves": "it is still moving and may arrive",
+    "moves": "it is making progress and may still enter the call",
     "stands": "it does not move, and the others wait",
     "peers-from-arguments": "each peer was read from the arguments of the call",
     "peers-unseen": "the peers cannot be identified from outside the process",

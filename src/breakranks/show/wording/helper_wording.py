@@ -103,7 +103,8 @@ def _(fact: h.ForkedWithLock) -> str:
 def _(fact: h.ReadsSample) -> str:
     batch = f" of batch {fact.batch}" if fact.batch >= 0 else ""
     samples = ", ".join([*map(str, fact.samples), *(["…"] if fact.more else [])])
-    return f"it reads sample {fact.index}{batch}" + (f" (samples {samples})" if samples else "")
+    indices = noun(len(fact.samples) + fact.more, "index", "indices")
+    return f"it reads sample {fact.index}{batch}" + (f" (dataset {indices} {samples})" if samples else "")
 
 
 @fact_text.register

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from breakranks.explain.finding_parts import CallName, Doing, GroupName, HeldUp, Subject, WaitPlace, Where
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.quantities import duration, plural
@@ -133,7 +135,7 @@ def wait_place(at: WaitPlace) -> str:
 
 
 def held_up(waiting: HeldUp, culprits: int) -> str:
-    """``ranks 0-3 wait for it, 2 of them through 1 other group``"""
+    """``ranks 0-3 wait for it, 2 of them through 1 other group, others in barrier``"""
     many = number(waiting.ranks)
     names = f"{many} ranks" if waiting.most is not None and many > waiting.most else ranks(waiting.ranks)
     text = f"{names} {verb(many, 'wait')}"
@@ -142,7 +144,11 @@ def held_up(waiting: HeldUp, culprits: int) -> str:
     if waiting.through:
         others = "others" if waiting.groups is None else plural(waiting.groups, "other group")
         text += f", {waiting.through} of them through {others}"
-    return text + (f" in {wait_place(waiting.at)}" if waiting.at is not None else "")
+    if waiting.at is None:
+        return text
+    if waiting.through:
+        return f"{text}, others in {wait_place(replace(waiting.at, others_elsewhere=False))}"
+    return f"{text} in {wait_place(waiting.at)}"
 
 
 def command(text: str, most: int = 80) -> str:
