@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from breakranks.backend.sampler import Sampler
+from breakranks.jobs.targets import job_of_pids
 from breakranks.observe import (
     kernel_locks,
     native_frames,
@@ -26,6 +28,7 @@ from breakranks.observe import (
     pyspy_parse,
     safe_locals,
 )
+from breakranks.observe.process_table import read_table
 from breakranks.observe.pyspy_run import PySpyRun
 from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.snapshot.model import Thread
@@ -349,3 +352,13 @@ def test_a_look_that_is_given_up_leaves_nothing_behind() -> None:
         assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
         found = pyspy_parse.sweep(targets)
         assert [innermost(found[pid]) for pid in targets] == ["wait_here"] * len(targets)
+
+
+def test_a_live_view_keeps_only_its_last_samples() -> None:
+    with python(WAITS) as process:
+        found = job_of_pids(read_table(), [process.pid])
+        with Sampler(found, keep=3) as sampler:
+            for _ in range(5):
+                sampler.sample()
+            [rank] = sampler.snapshot().ranks
+    assert (sampler.sampled, len(rank.process.samples)) == (5, 3)

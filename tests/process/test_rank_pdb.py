@@ -98,3 +98,13 @@ def test_commands_of_a_breakpoint_run_there_and_are_seen(job: Job) -> None:
     assert job.session.wait(lambda: not job.session.ranks, DEADLINE)
     assert "2000" in "".join(event.text for event in job.session.events)
     assert job.ends() == (0, "RESULT 15\n")
+
+
+@on_every_python
+def test_a_rank_that_dies_before_a_request_is_said_to_be_gone(job: Job) -> None:
+    """GIVEN a rank that was killed WHEN a line is sent before its end was noticed THEN nothing waits for its answer."""
+    job.process.kill()
+    job.process.wait(DEADLINE)
+    pending = job.session.start("p 1", ONLY)
+    assert job.session.wait(lambda: not pending.awaited, DEADLINE), pending
+    assert pending.gone == {0} and [event.what for event in job.session.take_events()][-1:] == ["gone"]

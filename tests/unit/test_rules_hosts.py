@@ -244,11 +244,11 @@ def test_a_lock_file_on_a_shared_disk_may_be_another_hosts() -> None:
 def test_what_the_kernel_killed_is_looked_up_on_the_right_host() -> None:
     world = all_reduce(3)
     world.add(state="Z")
-    kill = ("Out of memory: Killed process 103 (python)",)
+    kill = {"oom_kills": ("process 103 (python) 9 s ago",), "oom_killed": (103,)}
     snapshot = on_hosts(world.snapshot(), 2)
     first, second = snapshot.hosts
-    wrong = replace(snapshot, hosts=(replace(first, oom_kills=kill), second))
-    right = replace(snapshot, hosts=(first, replace(second, oom_kills=kill)))
+    wrong = replace(snapshot, hosts=(replace(first, **kill), second))
+    right = replace(snapshot, hosts=(first, replace(second, **kill)))
     assert not any("memory ran out" in line for line in evidence_lines(verdict(wrong)))
     assert any("memory ran out" in line for line in evidence_lines(verdict(right)))
 

@@ -516,6 +516,7 @@ def test_without_a_terminal_frames_are_printed_until_the_job_ends() -> None:
     assert out.getvalue().endswith("the job has ended\n")
     assert slept == [1.5, 1.5]
     assert ended(gone) and not ended(job())
+    assert not ended(replace(gone, ranks=()))  # a launcher that has started no rank yet
 
 
 def test_once_is_one_frame() -> None:

@@ -56,6 +56,12 @@ class JobEvidence:
     def read_table(self) -> None:
         self._table = read_table()
 
+    def drop_samples(self, keep: int) -> None:
+        """Drop all but the last samples."""
+        del self.times[:-keep]
+        for seen in self.seen.values():
+            del seen[:-keep]
+
     def snapshot(self, keep: int | None = None) -> Snapshot:
         """Return a snapshot of every sample, or of the last ``keep`` samples."""
         table = StackTable()
@@ -119,7 +125,13 @@ class JobEvidence:
 
     def _host(self) -> Host:
         kills = oom_kills.recent_kills() if self.details else ()
-        return Host(name=_host_name(), cpus=os.cpu_count() or 0, load=os.getloadavg()[0], oom_kills=kills)
+        return Host(
+            name=_host_name(),
+            cpus=os.cpu_count() or 0,
+            load=os.getloadavg()[0],
+            oom_kills=tuple(text for _, text in kills),
+            oom_killed=tuple(pid for pid, _ in kills),
+        )
 
     def _plain(self, entry: ProcessEntry) -> Process:
         """Return a process with no evidence but the process table."""

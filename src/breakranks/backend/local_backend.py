@@ -41,7 +41,7 @@ class LocalJob:
         return self.found.missing
 
     def sampler(self, *, ranks: RankSet | None = None, details: bool = True, keep: int = 0) -> Sampler:
-        return Sampler(self.found, ranks=ranks, details=details)
+        return Sampler(self.found, ranks=ranks, details=details, keep=keep)
 
     def attach(self, ranks: RankSet | None, deadline: float | None = None) -> AttachResult:
         from breakranks.backend.attach_agents import ATTACH_SECONDS, attach

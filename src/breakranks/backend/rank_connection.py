@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
+
 from breakranks.backend.found_agents import AgentPlace, FoundAgent
 from breakranks.backend.rank_decoder import read_event
 from breakranks.rank_messages import RankEvent, RankRequest, RankState, to_line
@@ -29,7 +32,8 @@ class RankConnection:
         try:
             self._connection.sendall(to_line(request))
         except OSError:
-            self.close()
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)  # so that it can be read to its end
 
     def receive(self) -> list[RankEvent]:
         """Return the events that have come, when there are some. Closes the connection at its end, or at an odd one."""

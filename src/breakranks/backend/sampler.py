@@ -52,7 +52,10 @@ class Sampler:
         *,
         ranks: RankSet | None = None,
         details: bool = True,
+        keep: int = 0,
     ) -> None:
+        self.keep = keep  # older samples are dropped; 0: none
+        self.sampled = 0
         self._evidence = JobEvidence(found, ranks, details=details)
         self._clock = process_state.IdleClock() if details else None
         self._ran: dict[int, tuple[float, dict[int, int]]] = {}
@@ -67,11 +70,6 @@ class Sampler:
     def __exit__(self, kind: object, *_: object) -> None:
         if self._dog is not None:
             self._dog.close(clean=self._clean and kind is None)
-
-    @property
-    def sampled(self) -> int:
-        """The number of samples so far."""
-        return len(self._evidence.times)
 
     def snapshot(self, keep: int | None = None) -> Snapshot:
         """Return a snapshot of every sample, or of the last ``keep`` samples."""
@@ -121,13 +119,16 @@ class Sampler:
                 ProcessEvidence(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid])
             )
         evidence.times.append(now)
+        self.sampled += 1
+        if self.keep:
+            evidence.drop_samples(max(self.keep, 2))  # the next sample is compared with the last one
         self._own_share = _VISIT_NANOSECONDS if recorders else _SAMPLE_NANOSECONDS
         if recorders:
             self._visit(states, flight=True)
         if evidence.details:
             self._ran = _settled_run_times({pid: states[pid] for pid in pids})
         stacks = sum(process.problem is None for process in python.values())
-        _log.info("sample taken", number=len(evidence.times), processes=len(pids), stacks=stacks, native=len(deep),
+        _log.info("sample taken", number=self.sampled, processes=len(pids), stacks=stacks, native=len(deep),
                   inside=recorders, ms=milliseconds(began))  # fmt: skip
 
     # ---- which processes

@@ -67,7 +67,7 @@ def _attach(
     clients: dap_options.DapOptions | None,
     args: argparse.Namespace,
 ) -> int:
-    chosen = job_selection.ranks_of(job, args.rank)
+    chosen = job_selection.living_ranks_of(job, args.rank)
     # An agent in every rank, also of those that keep running: their timeouts are long while another is stopped.
     attached = job.attach(None)
     unreached = [rank for rank in attached.unreached if chosen is None or rank.rank in chosen]

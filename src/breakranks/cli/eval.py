@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _answers(job: RunningJob, question: EvalQuestion, effect: str, args: argparse.Namespace) -> Sequence[EvalAnswer]:
     """The answers of the ranks; those of a second evaluation, if the user allows what it would change."""
-    ranks = job_selection.ranks_of(job, args.rank)
+    ranks = job_selection.living_ranks_of(job, args.rank)
     if effect and not question.effects:
         question = _allowed(question, f"{question.source!r} is {effect}, and changes the job")
     answers = job.evaluate(ranks, question, args.timeout)

@@ -17,7 +17,7 @@ from breakranks.cli.target_args import DEADLINE_SECONDS, reach_words
 from breakranks.errors import NoJobError, UsageError
 from breakranks.jobs.rank_selection import selected_ranks
 from breakranks.jobs.targets import DumpFolder, Hosts, Local, Pids, SnapshotFile, parse_target
-from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.stack_tree import of_dumps
 from breakranks.snapshot.model import Snapshot
 
@@ -110,6 +110,18 @@ def hosts_backend(target: Hosts, args: argparse.Namespace) -> HostsBackend:
 def ranks_of(target: RunningJob | Snapshot, text: str | None) -> RankSet | None:
     """Return the ranks of ``--rank``, checked against the job; None for all of them."""
     return selected_ranks(text, (rank.rank for rank in target.ranks), target.missing)
+
+
+def living_ranks_of(job: RunningJob, text: str | None) -> RankSet | None:
+    """Return the ranks of ``--rank``, each of which must have a process; None for all of them."""
+    ranks = ranks_of(job, text)
+    gone = (ranks or RankSet()) - RankSet(rank.rank for rank in job.ranks)
+    if gone:
+        here = RankSet(rank.rank for rank in job.ranks)
+        raise UsageError(
+            f"no process of {ranks_text(gone)} was found", f"With a process: {here or 'none'}. See: breakranks ps"
+        )
+    return ranks
 
 
 def need_processes(target: RunningJob | Snapshot, name: str | None) -> None:

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _probe(backend: Backend, job: RunningJob, probe: Logpoint, args: argparse.Namespace) -> int:
-    attached = job.attach(job_selection.ranks_of(job, args.rank))
+    attached = job.attach(job_selection.living_ranks_of(job, args.rank))
     if not attached.agents:
         raise BreakranksError(f"cannot attach to any rank: {attached.unreached[0].what}", attached.unreached[0].help)
     for unreached in attached.unreached:

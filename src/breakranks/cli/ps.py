@@ -63,7 +63,7 @@ def _jobs(args: argparse.Namespace) -> tuple[list[Snapshot], tuple[Problem, ...]
 
 def _list_slurm(args: argparse.Namespace) -> int:
     """List the user's running jobs in Slurm, which are targets of other commands."""
-    jobs = slurm_jobs()
+    jobs = slurm_jobs(args.deadline or target_args.DEADLINE_SECONDS)
     if args.json:
         rows = [
             {"target": f"slurm:{job.id}", "nodes": job.nodes, "elapsed": job.elapsed, "name": job.name} for job in jobs

@@ -107,6 +107,7 @@ class HostService:
         sampler = self._sampler
         if sampler is None:
             raise NoJobError("no job is selected")
+        sampler.keep = request.keep
         sampler.sample(native=request.native, recorders=request.recorders, visit=request.visit, samples=request.samples)
         return SampleTaken(request.id, pack_snapshot(sampler.snapshot(request.keep or None)))
 

@@ -55,8 +55,12 @@ _LOCKS = (
 _INNERMOST_BYTES = 1024
 _C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
 AT_WORK = "it is at work"
-# Reasons that a stale word on the stack can cause.
-_DOUBTFUL = ("it is in ", "it allocates", "its stack is too deep")
+
+
+class DoubtfulReason(str):
+    """Why a thread is unsafe, as far as the words on its stack show. A stale word can be the cause."""
+
+    __slots__ = ()
 
 
 class ThreadCandidate(NamedTuple):
@@ -187,13 +191,13 @@ def on_stack(held: HeldThread, registers: Registers, target: TargetProcess) -> s
     if registers.rsp < registers.fs_base < end:
         end = registers.fs_base  # glibc keeps the thread's control block at the top of its stack
     if end - registers.rsp > _MAX_STACK_BYTES:
-        return "its stack is too deep to search"
+        return DoubtfulReason("its stack is too deep to search")
     words = _words(held, registers.rsp, end - registers.rsp)
     if target.signal_return and target.signal_return in words:
-        return "it is in a signal handler"
+        return DoubtfulReason("it is in a signal handler")
     for library in target.allocators:
         if any(library.holds(word) and library.returns_to(word) for word in words):
-            return "it allocates"
+            return DoubtfulReason("it allocates")
     loader = target.loader
     if loader is None:
         return "its dynamic loader is not known"
@@ -203,13 +207,13 @@ def on_stack(held: HeldThread, registers: Registers, target: TargetProcess) -> s
     ranges = _ranges(libc, _functions(libc))
     for word in words:
         if libc.holds(word) and (name := _within(word, ranges)) and libc.returns_to(word):
-            return f"it is in {name}"
+            return DoubtfulReason(f"it is in {name}")
     return ""
 
 
 def is_doubtful(why: str) -> bool:
     """Whether an exact unwinding of the stack may find the thread safe."""
-    return why.startswith(_DOUBTFUL)
+    return isinstance(why, DoubtfulReason)
 
 
 def _functions(libc: LoadedLibrary) -> tuple[str, ...]:

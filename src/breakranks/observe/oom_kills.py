@@ -11,13 +11,14 @@ _RECENT_SECONDS = 24 * 3600.0
 _MAX_KILLS = 20
 
 
-def recent_kills() -> tuple[str, ...]:
-    """The kills of the last day as ``process 42 (python3) 94 s ago``, newest last; empty if the log is not readable."""
+def recent_kills() -> tuple[tuple[int, str], ...]:
+    """The kills of the last day, newest last: the pid, and ``process 42 (python3) 94 s ago``. Empty if the log is not
+    readable."""
     try:
         handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return ()
-    found = []
+    found: list[tuple[int, str]] = []
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     try:
         while True:
@@ -32,7 +33,7 @@ def recent_kills() -> tuple[str, ...]:
                 continue
             age = now - _seconds(record)
             if age <= _RECENT_SECONDS:
-                found.append(f"process {match[1]} ({match[2]}) {age:.0f} s ago")
+                found.append((int(match[1]), f"process {match[1]} ({match[2]}) {age:.0f} s ago"))
     except OSError:
         pass
     finally:

@@ -1,4 +1,4 @@
-"""Promise 1: however breakranks ends, no process that it inspected stays stopped.
+"""The watchdog: however breakranks ends, no process that it inspected stays stopped.
 
 A debugger that is killed with SIGKILL at the wrong moment can leave its target in a group stop (measured: 1 in 40 for
 one tool). So before the first inspection this process forks a small one, in a session of its own. It receives the pids
@@ -93,6 +93,9 @@ def release(touched: list[tuple[int, ...]]) -> None:
             if start_ticks(pid) != started or tracer_of(pid) == 0:
                 left.discard((pid, started))
                 if start_ticks(pid) == started and process_state(pid) == "T":
-                    os.kill(pid, signal.SIGCONT)
+                    try:
+                        os.kill(pid, signal.SIGCONT)
+                    except OSError:  # it has just ended, or has another owner by now
+                        pass
         if left:
             time.sleep(0.02)

@@ -39,7 +39,7 @@ class EvaluationCommands(_Pdb):
         if isinstance(error, KeyboardInterrupt):
             self.agent.stop_state.signalled = False  # the interrupt has arrived
         if isinstance(error, collective_guard.CollectiveRefused):
-            self.error(self.refusal(str(error)))
+            self.error(self.refusal(error))
         else:
             self._failed = True
             super()._error_exc()  # type: ignore[misc]
@@ -52,16 +52,16 @@ class EvaluationCommands(_Pdb):
         request = self.agent.stop_state.request
         return request.takers if request is not None else frozenset([self.agent.me.rank])
 
-    def refusal(self, text: str) -> str:
+    def refusal(self, error: collective_guard.CollectiveRefused) -> str:
         """Return the message for code that would start a collective on part of its group."""
-        return f"refused: {text}. To run it on all of them: all p …"
+        return f"refused: {error}. To run it on all of them: all p …"
 
     def _refused(self, source: str) -> bool:
         if self.curframe is None:
             return False
         reason = collective_guard.precheck(source, self.curframe.f_globals, self.curframe_locals, self._takers)
         if reason:
-            self.error(self.refusal(str(reason)))
+            self.error(self.refusal(reason))
         return bool(reason)
 
     # ---- evaluating
@@ -123,7 +123,7 @@ class EvaluationCommands(_Pdb):
             with collective_guard.guarding(self._takers):  # a repr may run anything
                 text, cut = text_of(value)
         except collective_guard.CollectiveRefused as refused:
-            self.error(self.refusal(str(refused)))
+            self.error(self.refusal(refused))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.agent.stop_state.signalled = False  # the interrupt has arrived

@@ -77,7 +77,7 @@ class InspectPdb(RankPdb):
             return super()._getval(arg)
         refused = collective_guard.precheck(arg, frame.f_globals, frame.f_locals, self._takers)
         if refused:
-            self.error(self.refusal(str(refused)))
+            self.error(self.refusal(refused))
             raise AlreadyReported
         if frame is not self.curframe:
             code = frame.f_code
@@ -96,9 +96,8 @@ class InspectPdb(RankPdb):
     def _annotated(self, text: str, cut: int) -> tuple[str, int]:
         return text + self._note, cut
 
-    def refusal(self, text: str) -> str:
-        collective = text.partition(" needs ")[0]
-        return f"refused: {collective} is a collective, and this rank is not stopped; `interrupt` it first"
+    def refusal(self, error: collective_guard.CollectiveRefused) -> str:
+        return f"refused: {error.collective} is a collective, and this rank is not stopped; `interrupt` it first"
 
     def onecmd(self, line: str) -> Any:
         try:

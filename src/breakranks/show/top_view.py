@@ -107,8 +107,8 @@ def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, style: TerminalStyle) 
 
 
 def ended(snapshot: Snapshot) -> bool:
-    """Whether no live rank is left."""
-    return all(rank.process.state in ("Z", "X", "") for rank in snapshot.ranks)
+    """Whether the job had ranks, and no live one is left."""
+    return bool(snapshot.ranks) and all(rank.process.state in ("Z", "X", "") for rank in snapshot.ranks)
 
 
 def watch(

@@ -322,6 +322,7 @@ def _hosts(names: Sequence[str], parts: Sequence[Snapshot], by_host: Mapping[str
                     load=host.load or own.load,
                     memory=host.memory or own.memory,
                     oom_kills=host.oom_kills or own.oom_kills,
+                    oom_killed=host.oom_killed or own.oom_killed,
                     addresses=host.addresses or own.addresses,
                 )
             )

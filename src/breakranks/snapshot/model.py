@@ -228,6 +228,7 @@ class Host:
     load: float = 0.0
     memory: int = 0
     oom_kills: tuple[str, ...] = ()
+    oom_killed: tuple[int, ...] = ()
     state: str = "seen"
     reason: str = ""
     remedy: str = ""

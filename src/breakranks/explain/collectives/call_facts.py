@@ -109,19 +109,18 @@ def cause_of(progress: CollectiveProgress, cause: RootCause, *, last: bool = Fal
         return NotTransferred(waiter=str(cause.steps[0].ranks), sends=cause.wait.sends, last=said)
     if not known:
         return NoDump(call=call(progress, cause.wait))
-    return NotEntered(verb="entered", call=call(progress, cause.wait), behind=_behind(progress, cause), last=said)
+    return NotEntered(
+        verb="entered", call=call(progress, cause.wait), behind=behind(progress, cause.wait, cause.culprits), last=said
+    )
 
 
-def _behind(progress: CollectiveProgress, cause: RootCause) -> int:
-    """Return by how many calls of the group the culprits are behind, if it is more than one and the same for all; else
+def behind(progress: CollectiveProgress, wait: PendingCall, ranks: RankSet) -> int:
+    """Return by how many calls of the group these ranks are behind, if it is more than one and the same for all; else
     0."""
-    wait = cause.wait
-    if wait is None or wait.is_transfer:
-        return 0
-    lags = {wait.entry.number - progress.reached(wait.group, rank) for rank in cause.culprits & progress.known}
-    if len(lags) != 1 or lags == {1} or not all(rank in progress.tracks[wait.group] for rank in cause.culprits):
-        return 0
-    return lags.pop()
+    if wait.is_transfer or not all(rank in progress.tracks[wait.group] for rank in ranks):
+        return 0  # the calls of a rank without a track are not known
+    lags = {wait.entry.number - progress.reached(wait.group, rank) for rank in ranks}
+    return lags.pop() if len(lags) == 1 and lags != {1} else 0
 
 
 def held_up(cause: RootCause) -> HeldUp | None:

@@ -219,11 +219,8 @@ def _lone_gather(job: JobView, node: RankGroup, missing: RankSet) -> tuple[Fact,
 
 
 def _behind(job: JobView, node: RankGroup, ranks: RankSet) -> int:
-    """Return by how many calls of the group the missing ranks are behind, if it is more than one; else 0."""
-    if node.call is None or node.call.is_transfer:
-        return 0
-    lags = {node.call.entry.number - job.progress.reached(node.call.group, rank) for rank in ranks}
-    return lags.pop() if len(lags) == 1 and lags != {1} and ranks <= job.progress.known else 0
+    """Return by how many calls of the group the missing ranks are behind, if that is known."""
+    return call_facts.behind(job.progress, node.call, ranks) if node.call is not None else 0
 
 
 def _needs(view: ProcessView) -> float:

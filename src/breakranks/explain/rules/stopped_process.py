@@ -55,6 +55,6 @@ def oom_evidence(job: JobView, process: Process) -> tuple[OomKilled, ...]:
         OomKilled(line=kill)
         for host in job.snapshot.hosts
         if job.host_of(process) in ("", host.name)
-        for kill in host.oom_kills
-        if f"process {process.pid} " in kill
+        for pid, kill in zip(host.oom_killed, host.oom_kills, strict=False)
+        if pid == process.pid
     )
