@@ -389,7 +389,7 @@ def test_bad_words(place: Place) -> None:
         (["--ranks", "7"], "rank 7 is not in this job"),
         (["--ranks", "x"], "not a rank set"),
         (["--timeout", "-1"], "--timeout must be a positive number"),
-        (["-c", "w", "--batch", "x"], "together"),
+        (["-c", "w", "--batch", "x"], "exclude each other"),
     ):
         assert said in refused(place, target, options=options)
     assert "'x' is not a process id" in refused(place, "pid:x")

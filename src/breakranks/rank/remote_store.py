@@ -97,13 +97,18 @@ class RemoteStore:
             try:
                 if publish is not None:
                     self._place.publish(*publish)
-                for write in work:
-                    write()
+                    publish = None
+                while work:
+                    work[0]()
+                    work.pop(0)
                 if beat:
                     self._place.beat()
                 self._read(ranks)
                 self._answered = time.monotonic()
             except Exception:  # the store is gone or not created yet: see `silent`
+                with self._changed:  # what was not written is written when the store answers again
+                    self._work = work + self._work
+                    self._publish = self._publish or publish
                 time.sleep(_BUSY_SECONDS)
             if ending:
                 return

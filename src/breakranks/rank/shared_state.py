@@ -85,8 +85,17 @@ class FolderStore:
                 whole = file.read(1 << 20).rpartition(b"\n")
         except FileNotFoundError:
             return 0, []
-        records = [json.loads(line) for line in whole[0].splitlines() if line]
-        return position + len(whole[0]) + len(whole[1]), records
+        records = map(_record, whole[0].splitlines())
+        return position + len(whole[0]) + len(whole[1]), [record for record in records if record]
+
+
+def _record(data: bytes) -> Entry:
+    """Return a record, or an empty one if it is damaged: a full disk cuts a line, and some file systems mix two."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 class TorchStore:
@@ -97,6 +106,7 @@ class TorchStore:
     def __init__(self, store: Any, attempt: str) -> None:
         self._store = store
         self._prefix = f"breakranks/{attempt}"
+        self._gap = (0, 0.0)  # a record that is counted and not there, and since when it is missed
 
     def _get(self, name: str) -> bytes | None:
         key = f"{self._prefix}/{name}"
@@ -127,10 +137,19 @@ class TorchStore:
         records: list[Entry] = []
         for number in range(position + 1, last + 1):
             data = self._get(f"log-{number}")
-            if data is None:  # counted, not yet written
+            if data is None and not self._is_lost(number):
                 return number - 1, records
-            records.append(json.loads(data))
+            record = _record(data or b"")
+            if record:
+                records.append(record)
         return last, records
+
+    def _is_lost(self, number: int) -> bool:
+        """Whether a record that is counted has not come for so long that its writer must have died in between."""
+        now = time.monotonic()
+        if self._gap[0] != number:
+            self._gap = (number, now)
+        return now - self._gap[1] > SILENT_SECONDS
 
 
 class StateStores:
