@@ -76,7 +76,7 @@ def found_of(host: int, hosts: int) -> LocalJobs:
     first = (host - 1) * RANKS
     ranks = tuple(FoundRank(first + local, 4000 + local, local) for local in range(RANKS))
     others = [text for text in (_range(0, first), _range(first + RANKS, hosts * RANKS)) if text]
-    missing = (Missing(",".join(others), "elsewhere", "of other hosts"),) if others else ()
+    missing = (Missing(ranks=",".join(others), reason="elsewhere", detail="of other hosts"),) if others else ()
     return LocalJobs((FoundJob(_job(hosts), ranks, missing),))
 
 

@@ -445,7 +445,7 @@ def test_slurm_jobs_that_cannot_be_looked_at(options: TransportOptions, site: Sl
         site.cancel(other)
     assert "has ended: CANCELLED" in raised(f"slurm:{pending}", options).message
     assert plan(parse_target("slurm:"), options, shell("true")).slurm == (job, "")  # the only one
-    [row] = slurm.slurm_jobs()
+    [row] = slurm.slurm_jobs(deadline=10)
     assert row.id == job
     with pytest.raises(ManyJobsError) as many:
         slurm._only([row, row._replace(id="7_1", number="9")])

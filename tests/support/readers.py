@@ -266,7 +266,9 @@ def _host_lines() -> tuple[bytes, ...]:
         launcher_pid=7,
     )
     ranks = (FoundRank(0, 11, 0), FoundRank(1, 12, 1))
-    found = LocalJobs((FoundJob(job, ranks, (Missing("2-3", "elsewhere"),)),), (Problem("pid 9 is closed", "sudo"),))
+    found = LocalJobs(
+        (FoundJob(job, ranks, (Missing(ranks="2-3", reason="elsewhere"),)),), (Problem("pid 9 is closed", "sudo"),)
+    )
     said: list[Any] = [
         m.Hello(
             protocol=m.PROTOCOL,

@@ -112,7 +112,7 @@ def job(
         ),
         frames=FRAMES,
         stacks=((), (0, 1)),
-        missing=(Missing(str(missing), "no-dump", "no dump of it in /x"),) if missing else (),
+        missing=(Missing(ranks=str(missing), reason="no-dump", detail="no dump of it in /x"),) if missing else (),
         groups=groups,
         operations=operations,
     )

@@ -94,7 +94,7 @@ def test_jobs_that_were_found_travel() -> None:
     job = FoundJob(
         Job(key="k", launcher="torchrun", world_size=3, ids={"a": "b"}),
         (FoundRank(0, 10), FoundRank(1, 11, 1)),
-        (Missing("2", "absent"),),
+        (Missing(ranks="2", reason="absent"),),
     )
     report = JobsFound(1, LocalJobs((job,), (Problem("p", "r"),)))
     assert report_of(encode(report)) == report

@@ -91,7 +91,7 @@ def _part(snapshot: Snapshot, host: Host, *, turned: bool) -> Snapshot:
         groups=tuple(joiner.table.groups),
         operations=tuple(joiner.table.operations) if snapshot.operations else (),
         hosts=(host,),
-        missing=(Missing(str(elsewhere), "elsewhere"),),
+        missing=(Missing(ranks=str(elsewhere), reason="elsewhere"),),
     )
 
 
@@ -296,7 +296,7 @@ def test_no_part_at_all_is_a_job_without_ranks() -> None:
 
 # --- who is missing ----------------------------------------------------------------------------------------
 
-ELSEWHERE = (Missing("2-3", "elsewhere"),)
+ELSEWHERE = (Missing(ranks="2-3", reason="elsewhere"),)
 
 
 def said(missing: Sequence[Missing]) -> list[tuple[str, str, str]]:
@@ -304,33 +304,39 @@ def said(missing: Sequence[Missing]) -> list[tuple[str, str, str]]:
 
 
 def test_ranks_of_another_host_are_not_missing() -> None:
-    told = [("n1", ELSEWHERE), ("n2", (Missing("0-1", "elsewhere"),))]
+    told = [("n1", ELSEWHERE), ("n2", (Missing(ranks="0-1", reason="elsewhere"),))]
     assert missing_of(told, RankSet(range(4)), 4, [Host(name="n1"), Host(name="n2")]) == ()
 
 
 def test_the_host_that_it_ran_on_knows_best_why_a_rank_is_gone() -> None:
-    told = [("n1", (Missing("2-3", "elsewhere"),)), ("n2", (Missing("0-1", "elsewhere"), Missing("3", "exited", "x")))]
+    told = [
+        ("n1", (Missing(ranks="2-3", reason="elsewhere"),)),
+        ("n2", (Missing(ranks="0-1", reason="elsewhere"), Missing(ranks="3", reason="exited", detail="x"))),
+    ]
     lost = Host(name="n3", state="timed-out", reason="no answer in 10 s")
     found = missing_of(told, RankSet(range(3)), 6, [Host(name="n1"), Host(name="n2"), lost])
     assert said(found) == [("3", "exited", "on n2: x"), ("4-5", "unreachable", "n3: no answer in 10 s")]
 
 
 def test_ranks_that_no_host_of_the_target_has() -> None:
-    told = [("n1", (Missing("2-7", "elsewhere"),)), ("n2", (Missing("0-1,4-7", "elsewhere"),))]
+    told = [
+        ("n1", (Missing(ranks="2-7", reason="elsewhere"),)),
+        ("n2", (Missing(ranks="0-1,4-7", reason="elsewhere"),)),
+    ]
     assert said(missing_of(told, RankSet(range(4)), 8, [])) == [("4-7", "elsewhere", "not in the target")]
-    by_hand = [("n1", (Missing("2-7", "absent"),)), ("n2", (Missing("0-1,4-7", "absent"),))]
+    by_hand = [("n1", (Missing(ranks="2-7", reason="absent"),)), ("n2", (Missing(ranks="0-1,4-7", reason="absent"),))]
     assert said(missing_of(by_hand, RankSet(range(4)), 8, [])) == [("4-7", "absent", "")]
 
 
 def test_a_host_that_lost_some_it_cannot_name() -> None:
     # mpirun --map-by node: which rank was here nobody can tell, only how many.
-    gone = (Missing("1,3", "elsewhere", "all but 1, which ran on this host and exited", exited=1),)
-    told = [("n1", gone), ("n2", (Missing("0,2", "elsewhere"),))]
+    gone = (Missing(ranks="1,3", reason="elsewhere", detail="all but 1, which ran on this host and exited", exited=1),)
+    told = [("n1", gone), ("n2", (Missing(ranks="0,2", reason="elsewhere"),))]
     assert said(missing_of(told, RankSet([0, 2, 1]), 4, [])) == [("3", "exited", "it ran on n1")]
 
 
 def test_a_launcher_that_waits() -> None:
-    waits = Missing("0-3", "absent", "its launcher has started no rank yet", not_started=True)
+    waits = Missing(ranks="0-3", reason="absent", detail="its launcher has started no rank yet", not_started=True)
     told = [("n1", ELSEWHERE), ("n2", (waits,))]
     assert said(missing_of(told, RankSet(range(2)), 4, [])) == [
         ("2-3", "absent", "its launcher has started no rank yet (on n2)")

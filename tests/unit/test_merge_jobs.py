@@ -27,7 +27,7 @@ def part(
     mine = sorted(ranks)
     if missing is None:
         rest = str(RankSet(range(world)) - RankSet(mine))
-        missing = (Missing(rest, "elsewhere"),) if rest else ()
+        missing = (Missing(ranks=rest, reason="elsewhere"),) if rest else ()
     job = Job(
         key=key,
         launcher=launcher,
@@ -90,7 +90,7 @@ def test_loopback_on_two_hosts_is_two_jobs_if_both_have_the_same_ranks() -> None
 
 
 def test_a_rank_that_exited_is_claimed_too() -> None:
-    gone = (Missing("0", "exited", "x"),)
+    gone = (Missing(ranks="0", reason="exited", detail="x"),)
     found = join({"n1": part([1], 2, ids=run("::1"), missing=gone), "n2": part([0], 2, ids=run("::1"))})
     assert len(found) == 2
 
@@ -152,7 +152,9 @@ def test_a_launcher_that_waits_belongs_to_the_job_of_the_same_command() -> None:
         ids={},
         key="torchrun-33",
         command=("torchrun", "--nnodes=2", "--node-rank=1", "train.py"),
-        missing=(Missing("0-3", "absent", "the launcher has not started any rank yet", not_started=True),),
+        missing=(
+            Missing(ranks="0-3", reason="absent", detail="the launcher has not started any rank yet", not_started=True),
+        ),
     )
     (one,) = join({"n1": part([0, 1], command=("torchrun", "--nnodes=2", "--node-rank=0", "train.py")), "n2": waits})
     assert list(one.parts) == ["n1", "n2"]

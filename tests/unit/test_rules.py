@@ -123,7 +123,7 @@ def test_an_exited_rank_is_named_before_ranks_that_compute() -> None:
     world = World(world_size=4)
     for _ in range(3):
         world.add(world.in_all_reduce())
-    world.missing.append(Missing("3", "exited"))
+    world.missing.append(Missing(ranks="3", reason="exited"))
     assert verdict_of(world) == ("rank-exited", "3", "0-2")
 
 
@@ -131,7 +131,7 @@ def test_a_finished_rank_that_nobody_waits_for_is_no_fault() -> None:
     world = World(world_size=3)
     for _ in range(2):
         world.add(world.thread(own("write_summary"), call=Call("clock_nanosleep", left=1.0), idle=0.1))
-    world.missing.append(Missing("2", "exited"))
+    world.missing.append(Missing(ranks="2", reason="exited"))
     assert explain(world.snapshot()).verdict is None
 
 
@@ -140,7 +140,7 @@ def test_ranks_that_wait_in_one_place_need_not_look_the_same() -> None:
     world = World(world_size=3, span=20.0)
     for awoke in (False, True):
         world.add(world.thread(own("merge_parts"), call=Call("clock_nanosleep", left=0.2), idle=20.0), ran=awoke)
-    world.missing.append(Missing("2", "absent"))
+    world.missing.append(Missing(ranks="2", reason="absent"))
     assert verdict_of(world) == ("rank-exited", "2", "0-1")
 
 
@@ -156,7 +156,7 @@ def test_who_naps_on_a_busy_machine_waits_for_a_cpu_and_uses_none(cpu_percent: f
         ]
         process = world.process(100 + rank, *((nap,) for nap in naps), cpu_percent=cpu_percent)
         world.ranks.append(Rank(rank=rank, host="n1", process=process, local_rank=rank))
-    world.missing.append(Missing("2", "absent"))
+    world.missing.append(Missing(ranks="2", reason="absent"))
     assert [one.kind for one in explain(world.snapshot()).findings if not one.informational] == kinds
 
 
@@ -164,7 +164,7 @@ def test_ranks_of_other_hosts_are_a_guess_not_a_fact() -> None:
     world = World(world_size=4)
     for _ in range(2):
         world.add(world.in_all_reduce())
-    world.missing.append(Missing("2-3", "elsewhere"))
+    world.missing.append(Missing(ranks="2-3", reason="elsewhere"))
     diagnosis = explain(world.snapshot())
     assert diagnosis.verdict is not None
     assert (diagnosis.verdict.culprits, diagnosis.verdict.confidence) == ("2-3", "guess")
@@ -174,7 +174,7 @@ def test_a_rank_that_never_came_to_the_rendezvous() -> None:
     world = World(world_size=3)
     for _ in range(2):
         world.add(world.thread(own("main"), lib("init_process_group")))
-    world.missing.append(Missing("2", "absent"))
+    world.missing.append(Missing(ranks="2", reason="absent"))
     assert verdict_of(world) == ("rendezvous-incomplete", "2", "0-1")
 
 
@@ -549,6 +549,20 @@ def test_a_meaning_of_the_users_own() -> None:
     world.add(world.in_all_reduce())
     verdict = explain(world.snapshot(), FrameTable(rows)).verdict
     assert verdict is not None and verdict.kind == "debugger-prompt"
+
+
+def test_a_meaning_of_a_frame_in_a_checkout() -> None:
+    # GIVEN a library that is not installed, and a frame of it that calls another of its functions
+    rows = from_toml({"meaning": [{"activity": "prompt", "file": "checkout/ask.py", "function": "confirm"}]})
+    world = World()
+    file = "/home/me/checkout/ask.py"
+    world.add(world.thread(own("train", 12), lib("confirm", file), lib("wait_for_key", file)))
+    world.add(world.in_all_reduce())
+
+    # THEN the rank is where the library was called
+    verdict = explain(world.snapshot(), FrameTable(rows)).verdict
+    assert verdict is not None and verdict.kind == "debugger-prompt"
+    assert verdict.where is not None and (verdict.where.function, verdict.where.line) == ("train", 12)
 
 
 @pytest.mark.parametrize(

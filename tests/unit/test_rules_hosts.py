@@ -39,7 +39,7 @@ def lacking(state: str = "timed-out") -> Snapshot:
         snapshot,
         job=replace(snapshot.job, world_size=6),
         hosts=(*snapshot.hosts, replace(DOWN, state=state)),
-        missing=(Missing("4-5", "unreachable", "n3: no answer in 10 s"),),
+        missing=(Missing(ranks="4-5", reason="unreachable", detail="n3: no answer in 10 s"),),
     )
 
 
@@ -79,7 +79,7 @@ def asked(groups: dict[str, tuple[int, ...]]) -> Finding:
             snapshot,
             job=replace(snapshot.job, world_size=6),
             hosts=(*snapshot.hosts, DOWN),
-            missing=(Missing("4-5", "unreachable", "n3: no answer in 10 s"),),
+            missing=(Missing(ranks="4-5", reason="unreachable", detail="n3: no answer in 10 s"),),
         )
     )
 
@@ -96,7 +96,9 @@ def test_a_stopped_rank_is_the_verdict_and_the_host_is_told_too() -> None:
     world = all_reduce(3)
     world.add(world.in_all_reduce(), state="T")
     snapshot = on_hosts(world.snapshot(), 2)
-    snapshot = replace(snapshot, hosts=(*snapshot.hosts, DOWN), missing=(Missing("4", "unreachable", "x"),))
+    snapshot = replace(
+        snapshot, hosts=(*snapshot.hosts, DOWN), missing=(Missing(ranks="4", reason="unreachable", detail="x"),)
+    )
     found = explain(snapshot)
     assert found.verdict is not None and found.verdict.kind == "rank-stopped"
     assert summary(found.verdict).startswith("rank 3 (n2, pid 103) is stopped")
@@ -110,7 +112,9 @@ def test_a_job_that_moves_is_well_though_a_host_was_not_seen() -> None:
         places = [world.thread(own("step", line), call=None, state="R", ran=line * 10**9) for line in (1, 2, 3)]
         world.add_moving(*places)
     snapshot = on_hosts(world.snapshot(), 2)
-    snapshot = replace(snapshot, hosts=(*snapshot.hosts, DOWN), missing=(Missing("4-5", "unreachable", "x"),))
+    snapshot = replace(
+        snapshot, hosts=(*snapshot.hosts, DOWN), missing=(Missing(ranks="4-5", reason="unreachable", detail="x"),)
+    )
     found = explain(snapshot)
     assert found.verdict is None and all(one.informational for one in found.findings)
     assert kinds(found) == ["moving", "unreachable"]
@@ -415,7 +419,7 @@ def test_data_for_a_host_that_does_not_answer_is_told_with_it() -> None:
         snapshot,
         ranks=snapshot.ranks[:2],
         hosts=(*snapshot.hosts[:2], DOWN),
-        missing=(Missing("2", "unreachable", "n3: no answer in 10 s"),),
+        missing=(Missing(ranks="2", reason="unreachable", detail="n3: no answer in 10 s"),),
     )
     found = verdict(snapshot)
     assert found.kind == "unreachable"

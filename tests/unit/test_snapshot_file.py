@@ -120,7 +120,7 @@ def example(ranks: int = 4) -> Snapshot:
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),
         hosts=(Host(name="n1", cpus=2, load=0.5, memory=1 << 30),),
-        missing=(Missing(f"{ranks}", "exited"),),
+        missing=(Missing(ranks=f"{ranks}", reason="exited"),),
         interval=1.0,
         native=True,
         launcher=Process(pid=7, parent=1, command=("torchrun",)),
@@ -256,7 +256,7 @@ BROKEN = {
         "a world of",
     ),
     "missing ranks nonsense": (
-        forged(replace(example(), missing=(Missing("9" * 6000, "exited"),))),
+        forged(replace(example(), missing=(Missing(ranks="9" * 6000, reason="exited"),))),
         "missing ranks",
     ),
 }

@@ -137,7 +137,7 @@ def job() -> Snapshot:
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),
         hosts=(Host(name="n1"),),
-        missing=(Missing("5", "exited", "its launcher is here and it is not"),),
+        missing=(Missing(ranks="5", reason="exited", detail="its launcher is here and it is not"),),
     )
 
 
@@ -300,7 +300,7 @@ def test_ranks_that_stand_above_a_parting() -> None:
 
 def test_a_screenful_of_ranks_is_shortened() -> None:
     scattered = RankSet(range(0, 10_000, 2))
-    snapshot = replace(job(), missing=(Missing(str(scattered), "exited"),))
+    snapshot = replace(job(), missing=(Missing(ranks=str(scattered), reason="exited"),))
     line = render(stacks_lines(snapshot, LOOK), LOOK).splitlines()[-1]
     assert line.endswith(",…] (5,000) missing, exited") and len(line) < 100
 
@@ -610,7 +610,7 @@ def test_only_our_own_escapes_reach_a_terminal() -> None:
         ranks=(Rank(rank=0, host="h\x1b", process=process),),
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),
-        missing=(Missing("7", "exited", "\x1b[1m"),),
+        missing=(Missing(ranks="7", reason="exited", detail="\x1b[1m"),),
     )
     look = replace(LOOK, color=True)
     for lines in (
@@ -845,7 +845,7 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
 def test_ranks_are_checked_against_the_job() -> None:
     assert selected_ranks(None, [0]) is None
     assert selected_ranks("0-1", range(4)) == RankSet([0, 1])
-    assert selected_ranks("5", range(4), (Missing("4-5", "exited"),)) == RankSet([5])
+    assert selected_ranks("5", range(4), (Missing(ranks="4-5", reason="exited"),)) == RankSet([5])
     for bad, hint in (("4", "The job has ranks 0-3."), ("", "Write"), ("x", "Write"), ("9" * 5000, "Write")):
         with pytest.raises(UsageError) as caught:
             selected_ranks(bad, range(4))

@@ -38,7 +38,10 @@ def add_reach(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sudo", action="store_true", help="run as root on the hosts, with sudo -n")
     parser.add_argument(
-        "--deadline", metavar="S", type=float, help="seconds to wait for a host to answer (default: 10)"
+        "--deadline",
+        metavar="S",
+        type=float,
+        help=f"seconds to wait for a host to answer (default: {DEADLINE_SECONDS:g})",
     )
 
 

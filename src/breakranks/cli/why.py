@@ -10,7 +10,7 @@ import argparse
 import sys
 
 from breakranks.backend.job_backend import RunningJob
-from breakranks.backend.sampling_loop import sample_until_conclusive
+from breakranks.backend.sampling_loop import INTERVAL_SECONDS, PATIENCE_SECONDS, sample_until_conclusive
 from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.cli.exit_status import FAILED, FOUND, OK
 from breakranks.cli.progress_line import ProgressLine
@@ -41,14 +41,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     target_args.add_target(parser)
     parser.add_argument("--save", metavar="FILE", help="also save the samples to a snapshot file")
     parser.add_argument(
-        "--interval", metavar="S", type=float, default=0.5, help="seconds between samples (default: 0.5)"
+        "--interval",
+        metavar="S",
+        type=float,
+        default=INTERVAL_SECONDS,
+        help=f"seconds between samples (default: {INTERVAL_SECONDS:g})",
     )
     parser.add_argument(
         "--patience",
         metavar="S",
         type=float,
-        default=15.0,
-        help="maximum seconds to watch a job that may only be slow (default: 15)",
+        default=PATIENCE_SECONDS,
+        help=f"maximum seconds to watch a job that may only be slow (default: {PATIENCE_SECONDS:g})",
     )
     parser.add_argument("--no-native", action="store_true", help="do not read C frames: faster, with less evidence")
     target_args.add_no_inject(parser)

@@ -107,8 +107,8 @@ class ActivityReader:
         if is_in_agent(frames):
             call, about, kind = None, "", ""  # the call is made by breakranks, not by the job
         frames, merged = cut_agent(frames), cut_agent(merged)
-        own = innermost_own(frames)
-        below, above = _split(frames)
+        below, above = self._split(frames)
+        own = innermost_own(above if any(is_own(frame.file) for frame in above) else frames)
         tail = native_tail(merged)
         context = self._context(above if below else frames) or self._purpose(below)
         base = Activity(word="unknown", op="", where=own, call=call, about=about, kind=kind, context=context, tail=tail)
@@ -140,6 +140,19 @@ class ActivityReader:
         if not frames:
             return base
         return base._replace(word="compute")
+
+    def _split(self, frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+        """Return the frames below the innermost frame of the user, and the others. Without such a frame, all are below.
+
+        A frame that a row of the user's names counts as library code, with all that it calls.
+        """
+        for index, frame in enumerate(frames):
+            if is_own(frame.file) and self._table.is_added(frame.function, frame.file):
+                return frames[index:], frames[:index]
+        for index in range(len(frames) - 1, -1, -1):
+            if is_own(frames[index].file):
+                return frames[index + 1 :], frames[: index + 1]
+        return frames, ()
 
     def _python(self, below: tuple[Frame, ...]) -> tuple[FrameMeaning, Frame] | None:
         """Return the meaning with the highest weight among the library frames below the user's code, the outermost on a
@@ -254,14 +267,6 @@ def _is_nap(call: Call) -> bool:
 
 def _is_same(thread: Thread, other: Thread) -> bool:
     return (thread.tid, thread.stack) == (other.tid, other.stack)
-
-
-def _split(frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-    """Return the frames below the innermost frame of the user, and the others. Without such a frame, all are below."""
-    for index in range(len(frames) - 1, -1, -1):
-        if is_own(frames[index].file):
-            return frames[index + 1 :], frames[: index + 1]
-    return frames, ()
 
 
 def _operation(meaning: FrameMeaning, frame: Frame) -> str:

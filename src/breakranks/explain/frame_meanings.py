@@ -208,6 +208,7 @@ class FrameTable:
     """The meanings that apply: those of breakranks and of the user. Results are cached, because frames repeat."""
 
     def __init__(self, extra: tuple[FrameMeaning, ...] = ()) -> None:
+        self._added = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in extra]
         self._python = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in (*extra, *PYTHON)]
         self._context = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in CONTEXT]
         self._within = [(re.compile(f"(?:{m.file})$"), re.compile(m.function), m) for m in WITHIN]
@@ -216,6 +217,10 @@ class FrameTable:
 
     def python(self, function: str, file: str) -> FrameMeaning | None:
         return self._look("python", self._python, function, file)
+
+    def is_added(self, function: str, file: str) -> bool:
+        """Whether a row of the user's names this frame."""
+        return bool(self._added) and self._look("added", self._added, function, file) is not None
 
     def context(self, function: str, file: str) -> FrameMeaning | None:
         return self._look("context", self._context, function, file)

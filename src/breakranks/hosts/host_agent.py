@@ -186,11 +186,14 @@ class HostAgent:
                 continue
             self._take(request)
 
+    def _tell_log(self, time: float, level: int, room: str, pid: int, text: str) -> None:
+        self.tell(LogLine(time=time, level=level, room=room, pid=pid, text=text))
+
     def _take(self, request: Request) -> None:
         if isinstance(request, Ping):
             self.tell(ClockReply(time.time()))
         elif isinstance(request, SendLog):
-            configure_relay(request.level, lambda *record: self.tell(LogLine(*record)), redact)
+            configure_relay(request.level, self._tell_log, redact)
         elif isinstance(request, OpenLink):
             self._connect(request)
         elif isinstance(request, LinkData):

@@ -251,7 +251,7 @@ class ClockReply:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
     """One line of a host's log, once ``SendLog`` has requested it. ``time`` is by the host's clock."""
 

@@ -109,15 +109,15 @@ def missing_ranks(
             continue
         orphans = members.orphans.get(rank, ())
         if orphans or (rank in expected and not by_hand):
-            why = Missing("", "exited", _how_known(table, expected.get(rank, 0), orphans))
+            why = Missing(ranks="", reason="exited", detail=_how_known(table, expected.get(rank, 0), orphans))
         elif guessed:
-            why = Missing("", "absent", "on another host, or exited", guessed=True)
+            why = Missing(ranks="", reason="absent", detail="on another host, or exited", guessed=True)
         elif expected and not by_hand:
-            why = Missing("", "elsewhere")
+            why = Missing(ranks="", reason="elsewhere")
         elif uncertain is not None:
             why = uncertain
         else:
-            why = Missing("", "absent")
+            why = Missing(ranks="", reason="absent")
         groups.setdefault(why, []).append(rank)
     ordered = sorted(groups.items(), key=lambda group: (group[0].reason, group[0].detail))
     return tuple(replace(why, ranks=str(RankSet(ranks))) for why, ranks in ordered)
@@ -130,7 +130,7 @@ def _unplaced(members: LauncherMembers, expected: Mapping[int, int]) -> Missing 
         return None
     lost = sum(counts.values()) - len(members.ranks)
     detail = f"all but {lost}, which ran on this host and exited" if lost > 0 else ""
-    return Missing("", "elsewhere", detail, exited=max(0, lost))
+    return Missing(ranks="", reason="elsewhere", detail=detail, exited=max(0, lost))
 
 
 def _how_known(table: ProcessTable, launcher: int, orphans: Sequence[RankCandidate]) -> str:

@@ -156,9 +156,9 @@ def _spawn_job(
     missing: tuple[Missing, ...] = ()
     if gone and starting:
         detail = f"still starting, without a rank number yet: pid {pids_text(starting)}"
-        missing = (Missing(gone, "absent", detail),)
+        missing = (Missing(ranks=gone, reason="absent", detail=detail),)
     elif gone:
-        missing = (Missing(gone, "exited", f"the parent (pid {parent}) is still running"),)
+        missing = (Missing(ranks=gone, reason="exited", detail=f"the parent (pid {parent}) is still running"),)
     job = Job(
         key=f"{SPAWN.name}-{parent}",
         launcher=SPAWN.name,

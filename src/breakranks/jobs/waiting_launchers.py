@@ -38,7 +38,7 @@ def starting_jobs(table: ProcessTable, ranks: Collection[int]) -> list[FoundJob]
         assert row is not None
         world = world_size(command)
         detail = "the launcher has not started any rank yet"
-        missing = (Missing(str(RankSet.span(0, world)), "absent", detail, not_started=True),)
+        missing = (Missing(ranks=str(RankSet.span(0, world)), reason="absent", detail=detail, not_started=True),)
         job = Job(
             key=f"{row.name}-{entry.pid}",
             launcher=row.name,

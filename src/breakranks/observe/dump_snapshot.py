@@ -70,7 +70,7 @@ def _snapshot(path: str, kept: dict[int, DumpRead], left: list[DumpSkipped]) -> 
         ),
         frames=tuple(stacks.frames),
         stacks=tuple(stacks.stacks),
-        missing=(Missing(str(missing), "no-dump", f"no dump in {path}"),) if missing else (),
+        missing=(Missing(ranks=str(missing), reason="no-dump", detail=f"no dump in {path}"),) if missing else (),
         problems=(*_nameless(kept), *(file.problem() for file in left)),
         groups=groups,
         operations=tuple(joiner.table.operations),

@@ -20,7 +20,7 @@ class ThreadState:
 
     __slots__ = ("call", "idle", "name", "ran", "state", "switches", "tid", "waited", "wchan")
 
-    def __init__(self, tid: int, name: str, state: str, ran: int, waited: int, switches: int) -> None:
+    def __init__(self, *, tid: int, name: str, state: str, ran: int, waited: int, switches: int) -> None:
         self.tid = tid
         self.name = name
         self.state = state
@@ -150,7 +150,8 @@ def _thread(pid: int, tid: int, clock: IdleClock | None) -> ThreadState | None:
         return None
     name = raw[raw.find("(") + 1 : raw.rfind(")")]
     stat = raw[raw.rfind(")") + 2 :].split()
-    thread = ThreadState(tid, name, stat[0], *run_time(pid, tid))
+    ran, waited, switches = run_time(pid, tid)
+    thread = ThreadState(tid=tid, name=name, state=stat[0], ran=ran, waited=waited, switches=switches)
     if clock is not None:
         cpu = int(stat[36]) if len(stat) > 36 else 0
         thread.idle = clock.idle(pid, tid, cpu) if stat[0] != "R" else 0.0

@@ -194,7 +194,7 @@ class Rank:
     recorder: Recorder | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """Ranks that should exist and were not seen.
 

@@ -36,20 +36,22 @@ def missing_of(
         ranks = RankSet.parse(entry.ranks) & left
         if ranks:
             detail = f"on {host}: {entry.detail}" if entry.detail else f"it ran on {host}"
-            left = add(ranks, Missing("", "exited", detail, host=host))
+            left = add(ranks, Missing(ranks="", reason="exited", detail=detail, host=host))
     if left and not lost:
         left = add(*_unplaced(reported, left))
     if left and lost:
-        left = add(left, Missing("", "unreachable", "; ".join(reason_lines(lost))))
+        left = add(left, Missing(ranks="", reason="unreachable", detail="; ".join(reason_lines(lost))))
     for host, entry in _with(reported, "absent"):
         ranks = RankSet.parse(entry.ranks) & left if left and entry.not_started else RankSet()
         if ranks:
-            left = add(ranks, Missing("", "absent", f"{entry.detail} (on {host})", not_started=True))
+            left = add(
+                ranks, Missing(ranks="", reason="absent", detail=f"{entry.detail} (on {host})", not_started=True)
+            )
     if left:
         nowhere = any(True for _ in _with(reported, "absent"))
         guessed = any(missing.guessed for _, missing in _with(reported, "absent"))
         detail = "on a host that is not in the target, or exited" if guessed else "" if nowhere else _OUTSIDE
-        add(left, Missing("", "absent" if nowhere else "elsewhere", detail, guessed=guessed))
+        add(left, Missing(ranks="", reason="absent" if nowhere else "elsewhere", detail=detail, guessed=guessed))
     ordered = sorted(found.items(), key=lambda item: (item[0].reason, item[0].detail))
     return tuple(replace(why, ranks=str(ranks)) for why, ranks in ordered if ranks)
 
@@ -65,7 +67,7 @@ def missing_since(
     for rank, name in places.items() if lost else ():
         if name in lost:
             gone.setdefault(reason_lines([lost[name]])[0], []).append(rank)
-    found += [Missing(str(RankSet(ranks)), "unreachable", reason) for reason, ranks in gone.items()]
+    found += [Missing(ranks=str(RankSet(ranks)), reason="unreachable", detail=reason) for reason, ranks in gone.items()]
     return tuple(missing for missing in found if missing.ranks)
 
 
@@ -104,8 +106,12 @@ def _unplaced(reported: Sequence[tuple[str, Sequence[Missing]]], left: RankSet) 
     left."""
     counts = {host: missing.exited for host, missing in _with(reported, "elsewhere") if missing.exited}
     if not counts or sum(counts.values()) != len(left):
-        return RankSet(), Missing("", "exited")
+        return RankSet(), Missing(ranks="", reason="exited")
     if len(counts) == 1:
         (host,) = counts
-        return left, Missing("", "exited", f"{'it' if len(left) == 1 else 'they'} ran on {host}", host=host)
-    return left, Missing("", "exited", ", ".join(f"{count} on {host}" for host, count in counts.items()))
+        return left, Missing(
+            ranks="", reason="exited", detail=f"{'it' if len(left) == 1 else 'they'} ran on {host}", host=host
+        )
+    return left, Missing(
+        ranks="", reason="exited", detail=", ".join(f"{count} on {host}" for host, count in counts.items())
+    )

@@ -54,7 +54,7 @@ class NodeState(NamedTuple):
     reason: str = ""
 
 
-def slurm_jobs(deadline: float = 10.0) -> list[SlurmJob]:
+def slurm_jobs(deadline: float) -> list[SlurmJob]:
     """Return the running jobs of the user, from squeue."""
     answer = _squeue(("-u", str(os.getuid()), "-t", "RUNNING"), deadline)
     return list(_rows(answer.out))

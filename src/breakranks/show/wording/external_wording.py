@@ -1,4 +1,4 @@
-"""Words for ``explain.causes.outside_causes``."""
+"""Words for ``explain.causes.external_causes``."""
 
 from __future__ import annotations
 
