@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+# For sudo, whose own PATH does not contain a virtual environment.
+THIS_BREAKRANKS = '"$(command -v breakranks)"'
+
 
 class BreakranksError(Exception):
     """The base class. ``message`` tells what happened, ``help`` is the remedy."""

@@ -32,7 +32,17 @@ RunState = Literal["running", "stopped", "busy"]
 
 # A sharded module within whose forward or backward a rank is stopped. Some of its keys are keywords of Python.
 ShardedModule = TypedDict(
-    "ShardedModule", {"module": str, "pass": str, "kind": str, "class": str, "safe": list[str]}, total=False
+    "ShardedModule",
+    {
+        "module": str,
+        "pass": str,
+        "kind": str,
+        "class": str,
+        "gathered": list[str],
+        "gathered_count": int,
+        "safe": list[str],
+    },
+    total=False,
 )
 
 

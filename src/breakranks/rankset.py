@@ -63,7 +63,7 @@ class RankSet:
             if match is None:
                 raise UsageError(
                     f"{part.strip()!r} is not a rank set",
-                    "Write ranks folded: 3, 0-7, 0,4-6, or 0-31/8 for every eighth.",
+                    "Write ranks as 3, 0-7, 0,4-6, or 0-31/8 for every eighth.",
                 )
             start = int(match[1])
             end = int(match[2]) if match[2] else start

@@ -28,7 +28,7 @@ BIN = Path(sys.executable).parent
 WHY_DEADLINE = 120.0
 # A blocked rank does not run for this time, except for what a polling loop takes.
 STANDS_FOR = 0.5
-POLLS = 0.01
+POLLING_SHARE = 0.04  # of a CPU
 
 
 class ZooError(Exception):
@@ -211,7 +211,7 @@ def _command(case: Case, python: str) -> list[str]:
         variables = [f"WORLD_SIZE={count}", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
         return ["env", *variables, f"STARTED={started}", "bash", "-c", loop, python, program]
     if case.launcher == "python":
-        return [python, program]
+        return ["env", f"ZOO_PORT={free_port()}", python, program]
     raise ZooError(f"{case.name}: no launcher {case.launcher!r}")
 
 
@@ -291,12 +291,14 @@ def _moving(pids: list[int]) -> str:
     `why` regards a rank that reaches its wait during the sampling as moving, and samples for longer than this harness.
     """
     before = {pid: (proc.stat(pid), proc.ran(pid)) for pid in pids}
+    began = time.monotonic()
     time.sleep(STANDS_FOR)
+    polls = POLLING_SHARE * (time.monotonic() - began)
     for pid, (one, ran) in before.items():
         two = proc.stat(pid)
         if one is None or two is None:
             continue
-        if two.cpu - one.cpu > 0.05 or proc.ran(pid) - ran > POLLS:
+        if two.cpu - one.cpu > 0.05 or proc.ran(pid) - ran > polls:
             return f"pid {pid} is still working"
         if two.state in "RD":
             return f"pid {pid} is about to run"

@@ -195,7 +195,9 @@ class Place(Processes):
                 stderr=stderr,
             )
         bridge = self.bridge
-        wait_for("the bridge", lambda: bridge.poll() is not None or "Ctrl-C ends" in out.read_text() + log.read_text())
+        wait_for(
+            "the bridge", lambda: bridge.poll() is not None or "Ctrl-C to stop" in out.read_text() + log.read_text()
+        )
         if printed:
             assert bridge.poll() is None, self.said
             self.config = json.loads(out.read_text())

@@ -47,6 +47,23 @@ def pdb_at(mark: str, function: str) -> str:
     return f"> {PROGRAM}({line_of(mark, PROGRAM)}){function}()\n-> {source_of(mark, PROGRAM)}"
 
 
+@on_every_python
+def test_what_injected_code_raises_is_not_caught(place: Place) -> None:
+    """GIVEN a console that stops at every exception WHEN code is injected by another command THEN no thread stops."""
+    target = Target(place, "busy")
+    console = place.terminal(words_of(target, (), ()))
+    console.prompt()
+    assert console.ask("catch Exception") == "catching Exception"
+    assert "resumes" in console.ask("go")
+    ask = [BREAKRANKS, "eval", "--timeout", str(DEADLINE), target.name]
+    assert "'busy'" in run(place, [*ask, "MODE"]).stdout
+    assert "ZeroDivisionError" in run(place, [*ask, "1 // 0"], 1).stdout
+    assert "stopped" not in console.ask("ranks")
+    console.keys("quit\r")
+    target.left()
+    assert target.ends() == target.untouched()
+
+
 # ---- blocked in C
 
 BLOCKED = {

@@ -237,7 +237,7 @@ def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place
         ("rank 9 w", "rank 9 is not connected. The job has 4 ranks. Connected: 0-3."),
         ("rank 3,8-9 w", "ranks 8-9 are not connected. The job has 4 ranks. Connected: 0-3."),
         ("go 12", "rank 12 is not connected. The job has 4 ranks. Connected: 0-3."),
-        ("focus x", "'x' is not a rank set. Write ranks folded: 3, 0-7, 0,4-6, or 0-31/8 for every eighth."),
+        ("focus x", "'x' is not a rank set. Write ranks as 3, 0-7, 0,4-6, or 0-31/8 for every eighth."),
         ("all", "the command is missing. For example: all p loss, rank 3 w"),
         ("interrupt", "rank 0 is stopped already"),
     )

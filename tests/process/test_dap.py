@@ -201,7 +201,7 @@ def test_debugpy_of_the_bridge_serves_a_rank_that_has_none(place: Place) -> None
 def test_debugpy_nowhere_is_said_with_the_remedy(place: Place) -> None:
     place.begin("--dap-unix", "--no-debugpy", bare=True)
     assert place.bridge is not None and place.bridge.wait(DEADLINE) == 1
-    assert "debugpy is installed neither with breakranks nor for ranks 0-1|" in place.said
+    assert "debugpy is missing, both in the environment of breakranks and in ranks 0-1|" in place.said
     assert "pip install 'breakranks[dap]'" in place.said
 
 

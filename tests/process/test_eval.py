@@ -216,4 +216,7 @@ def test_a_rank_without_a_process_is_refused(place: Place) -> None:
         Target(place, "sleep", env={**launcher_variables(rank, 3), "MASTER_PORT": "29577"})
     for command in (["eval", "MODE"], ["attach", "-c", "w"], ["probe", "attach_program.py:1", "--print", "MODE"]):
         said = run(place, [BREAKRANKS, *command, "--job", "python-29577", "--rank", "2"], 2).stderr
-        assert said.startswith("breakranks: no process of rank 2 was found\n  With a process: 0-1."), (command, said)
+        assert said.startswith("breakranks: no process of rank 2 was found\n  Ranks with a process: 0-1."), (
+            command,
+            said,
+        )

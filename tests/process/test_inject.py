@@ -760,3 +760,59 @@ def test_a_late_thread_leaves_the_switch_interval_short(tmp_path: Path, interpre
     assert float(during) < 1e-4, done
     assert after == "0.005 False", done
     assert float((tmp_path / "answer").read_text().removeprefix("+")) < 1e-4
+
+
+ENDS_AS_ANOTHER_BEGINS = '''
+import os, sys, threading
+folder, runner = sys.argv[1:]
+scope = {}
+exec(open(runner).read(), scope)
+begun, done = threading.Event(), threading.Event()
+sys.given = begun, done
+first_payload = "def answer(arguments): return ''"
+second_payload = """
+import sys
+def answer(arguments):
+    sys.given[0].set()
+    sys.given[1].wait()
+    return ""
+"""
+
+def run(payload, box):
+    handle = os.open(f"{box}/lock", os.O_RDONLY)
+    scope["run"](handle, box, 1e12, os.getpid(), 1 << 20, {}, payload)
+
+class Users(list):
+    looks = 0
+    def __len__(self):
+        length = super().__len__()
+        if not length:
+            self.looks += 1
+            if self.looks == 2:  # the first thread has restored the interval, and is about to remove the dictionary
+                second.start()
+                begun.wait()
+        return length
+
+sys._breakranks_interval = {"pid": os.getpid(), "own": 0.0, "users": Users()}
+second = threading.Thread(target=run, args=(second_payload, f"{folder}/second"))
+first = threading.Thread(target=run, args=(first_payload, f"{folder}/first"))
+first.start()
+first.join()
+done.set()
+second.join()
+print(sys.getswitchinterval(), sys._breakranks_interval if hasattr(sys, "_breakranks_interval") else "gone")
+'''
+
+
+@on_every_python
+def test_a_thread_that_begins_as_another_ends_restores_the_switch_interval(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    with contextlib.ExitStack() as locks:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "code.py").write_text("")
+            fcntl.lockf(locks.enter_context(open(tmp_path / name / "lock", "w")), fcntl.LOCK_EX)
+        command = [interpreter.path, "-c", ENDS_AS_ANOTHER_BEGINS, str(tmp_path), runner.__file__]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.stdout == "0.005 gone\n", done

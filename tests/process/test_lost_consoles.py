@@ -388,6 +388,8 @@ def test_what_resumes_a_rank_is_not_for_its_next_stop(place: Place) -> None:
         assert (answer.get("text"), answer["state"]["turn"]) == ("42\n", later["turn"]), answer
         held.ask(do="go", turn=later["turn"])
         wait_for("rank 1 to run", lambda: set(job.stops()) == {0})
+        late = held.ask(do="run", line="c", look=True, turn=later["turn"])  # as in an attach
+        assert late["went"], late
         stopper.ask(do="go")
     job.ends()
 

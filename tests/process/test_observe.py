@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from breakranks.backend.sampler import Sampler
+from breakranks.introspect.process_queries import VisitResult
 from breakranks.jobs.targets import job_of_pids
 from breakranks.observe import (
     kernel_locks,
@@ -31,7 +32,8 @@ from breakranks.observe import (
 from breakranks.observe.process_table import read_table
 from breakranks.observe.pyspy_run import PySpyRun
 from breakranks.observe.sigcont_guard import Watchdog
-from breakranks.snapshot.model import Thread
+from breakranks.snapshot.introspection import Introspection
+from breakranks.snapshot.model import Problem, Thread
 from support.processes import Processes
 from support.stalls import undisturbed
 from support.targets import EVERY, Interpreter, on, on_every_python
@@ -362,3 +364,57 @@ def test_a_live_view_keeps_only_its_last_samples() -> None:
                 sampler.sample()
             [rank] = sampler.snapshot().ranks
     assert (sampler.sampled, len(rank.process.samples)) == (5, 3)
+
+
+HAS_A_HELPER = f"""
+import subprocess, sys, time
+helper = subprocess.Popen([sys.executable, "-c", {WAITS!r}])
+print("x", flush=True)
+helper.wait()
+time.sleep(500)
+"""
+
+
+def test_a_live_view_forgets_helpers_that_have_ended() -> None:
+    with python(HAS_A_HELPER) as process:
+        [helper] = wait_for("the helper", lambda: [entry.pid for entry in read_table().children(process.pid)])
+        with Sampler(job_of_pids(read_table(), [process.pid]), keep=2) as sampler:
+            sampler.sample()
+            assert helper in sampler._evidence.seen
+            os.kill(helper, signal.SIGKILL)
+            wait_for("the helper to be reaped", lambda: not os.path.exists(f"/proc/{helper}"))
+            for _ in range(2):
+                sampler.sample()
+            assert set(sampler._evidence.seen) == {process.pid}
+
+
+def test_a_rank_that_does_not_answer_again_keeps_its_answer() -> None:
+    with python(WAITS) as process, Sampler(job_of_pids(read_table(), [process.pid])) as sampler:
+        sampler.sample()
+        answered = VisitResult(inside=Introspection(time=1.0))
+        evidence = sampler._evidence
+        evidence.add_visits({process.pid: answered})
+        evidence.add_visits({process.pid: VisitResult(problem=Problem("no answer in time"))})
+        late, _ = evidence.visited[process.pid]
+        assert (late.inside, late.problem) == (answered.inside, Problem("no answer in time"))
+        evidence.add_visits({process.pid: VisitResult(inside=Introspection(time=2.0))})
+        assert evidence.visited[process.pid][0].inside == Introspection(time=2.0)
+
+
+def test_a_lock_file_that_is_removed_during_the_look_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.lock"
+    path.touch()
+
+    def remove(*_: object, **__: object) -> int:
+        path.unlink()
+        return 0
+
+    monkeypatch.setattr(open_files, "owner_of", remove)
+    assert kernel_locks._by_path(os.getpid(), str(path), "own", []).kind == "gone"
+
+
+def test_a_file_that_is_closed_during_the_look_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(tmp_path / "open", "w") as file:
+        names = ["99999", *os.listdir("/proc/self/fd")]
+        monkeypatch.setattr(os, "listdir", lambda _: names)
+        assert open_files.has_open(os.getpid(), os.path.realpath(file.name))

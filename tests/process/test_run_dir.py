@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from breakranks.rank import run_dir
 from support.waiting import DEADLINE_SECONDS
 
 from .console_program import launcher_variables
@@ -52,3 +57,23 @@ def test_who_comes_while_another_clears_up_keeps_its_socket(tmp_path: Path) -> N
             one.stdin.flush()
         assert [one.communicate(timeout=DEADLINE_SECONDS)[0] for one in ranks] == RANKS * ["lost 0\n"]
         assert list(place.run.iterdir()) == []
+
+
+def test_the_time_in_which_the_machine_stood_still_is_no_wait_for_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a lock whose owner releases it right after a stall of a minute
+    with open(tmp_path / "lock", "w") as owned, open(tmp_path / "lock") as wanted:
+        fcntl.flock(owned, fcntl.LOCK_EX)
+        waits: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                fcntl.flock(owned, fcntl.LOCK_UN)
+
+        clock = SimpleNamespace(sleep=sleep, monotonic=lambda: 60.0 if waits else 0.0)
+        monkeypatch.setattr(run_dir, "time", clock)
+
+        # THEN
+        assert run_dir.locked(wanted.fileno(), 1.0)

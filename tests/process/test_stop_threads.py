@@ -243,6 +243,6 @@ def test_somebody_elses_trace_function_is_kept(scene: Scene, interpreter: Interp
         hit = found["hit"]
         assert hit == at("add", "breakpoint 1", "theirs") or (hit["reason"], hit["thread"]) == ("interrupt", "theirs")
     else:
-        assert found["said"].endswith("not armed in theirs: traced by another debugger, or by coverage\n")
+        assert found["said"].endswith("it does not apply to theirs: traced by another debugger, or by coverage\n")
         assert found["refused"] == "theirs is traced by another debugger, or by coverage"
         assert found["hit"] is None

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 _WAITS = re.compile(
-    r"^(?:.*; Ctrl-C returns to the prompt|ranks? \S+ (?:is|are) (?:in [^;\n]*|not back yet))\n", re.MULTILINE
+    r"^(?:.*; Ctrl-C returns to the prompt|ranks? \S+ (?:is|are) (?:in [^;\n]*|not answering yet))\n", re.MULTILINE
 )
 
 

@@ -423,12 +423,21 @@ class Program:
 
     def start(self, name: str, line: int) -> None:
         """Start a function in a thread, and wait until it is blocked at a line of the program."""
+
+        def state() -> list[tuple[int, int]] | None:
+            frames = self.frames(thread)
+            there = any(f.f_lineno == line for f in frames if f.f_code.co_filename == str(self.file))
+            return [(id(f), f.f_lasti) for f in frames] if there else None
+
+        def blocked() -> bool:
+            seen = state()
+            time.sleep(0.02)
+            return seen is not None and seen == state()
+
         thread = threading.Thread(target=self.scope[name], name=name, daemon=True)
         self.threads[name] = thread
         thread.start()
-        self.until(
-            lambda: any(f.f_lineno == line for f in self.frames(thread) if f.f_code.co_filename == str(self.file))
-        )
+        self.until(blocked)  # it may reach the line, lose the CPU, and block in a deeper frame later
 
     @staticmethod
     def frames(thread: threading.Thread) -> list[types.FrameType]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
 
 from breakranks.backend.rank_decoder import AttachAnswer, EvalFields, read_answer, read_event
+from breakranks.console import unanswered
 from breakranks.rank_messages import (
     EVENTS,
     AnswerEvent,
@@ -29,11 +31,34 @@ from breakranks.rank_messages import (
     read_request,
     to_line,
 )
+from breakranks.show import stop_lines
+from breakranks.show.terminal_text import look_of
 
 PLACE = CodePlace(file="/home/me/train.py", line=7, function="step", source="x = 1")
+INSIDE: dict[str, Any] = {
+    "module": "m", "pass": "forward", "kind": "FSDP2", "class": "C", "gathered": ["m"], "gathered_count": 1,
+    "safe": ["p x"],
+}  # fmt: skip
 BASE: dict[str, Any] = {"turn": 3, "rank": 1, "world": 2, "pid": 12, "host": "n1"}
 STOP: dict[str, Any] = {"state": "stopped", "role": "held", "stoppers": "0-1", "since": 5.5, "where": PLACE}
 STATE = RankState(**BASE, **STOP)
+
+
+def test_what_is_known_of_a_sharded_module_is_read_whole() -> None:
+    found = read_event(to_line(StateEvent(**BASE, inside=INSIDE)))
+    assert isinstance(found, StateEvent) and found.inside == INSIDE
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_a_rank_in_a_collective_that_the_user_has_not_called_is_at_its_innermost_frame(blocked: bool) -> None:
+    """As in a reduction of DDP, in a thread of the library."""
+    collective = CurrentCollective(op="all_reduce", members=(0, 1))
+    state = WhereEvent(id=4, **BASE, frames=(PLACE,), blocked=blocked, collective=collective)
+    assert unanswered._place(state) == "in step, train.py:7"
+    assert (
+        stop_lines._running_place(state, look_of(io.StringIO(), "never"))
+        == "in all_reduce, /home/me/train.py:7 in step"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +66,7 @@ STATE = RankState(**BASE, **STOP)
     [
         HelloEvent(**BASE),
         StateEvent(**BASE, **STOP, crashed=True, exception="ValueError: x", text="--Return--\n", notes=("a note",)),
-        StateEvent(**BASE, inside={"module": "m", "pass": "forward", "class": "C", "safe": ["p x"]}),
+        StateEvent(**BASE, inside=INSIDE),
         WhereEvent(
             id=4, **BASE, frames=(PLACE,), blocked=True, collective=CurrentCollective(op="barrier", members=(0,))
         ),

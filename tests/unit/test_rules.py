@@ -139,7 +139,9 @@ def test_ranks_that_wait_in_one_place_need_not_look_the_same() -> None:
     """GIVEN ranks that poll for a file, sampled at different moments of the loop THEN the missing rank is named."""
     world = World(world_size=3, span=20.0)
     for awoke in (False, True):
-        world.add(world.thread(own("merge_parts"), call=Call("clock_nanosleep", left=0.2), idle=20.0), ran=awoke)
+        world.add(
+            world.thread(own("merge_parts", 17 + awoke), call=Call("clock_nanosleep", left=0.2), idle=20.0), ran=awoke
+        )
     world.missing.append(Missing(ranks="2", reason="absent"))
     assert verdict_of(world) == ("rank-exited", "2", "0-1")
 
@@ -213,6 +215,20 @@ def test_of_ranks_that_poll_for_a_file_one_may_be_seen_at_the_test(seen: str) ->
 
     # THEN both wait for it
     assert verdict_of(world) == ("stale-lock-file", "0-1", "")
+
+
+def test_a_rank_that_computes_where_it_polled_does_not_wait_for_its_own_lock_file() -> None:
+    # GIVEN a rank that slept until another process had removed a lock file, made it itself, and computes since
+    world = World(span=8.0)
+    moments = [world.thread(own("build", 12), call=Call("clock_nanosleep", left=0.08))] * 2
+    for second in range(1, 8):
+        unique = lib("unique", "/venv/lib/python3.11/site-packages/numpy/lib/_arraysetops_impl.py")
+        moments.append(world.thread(own("build", 17), unique, call=None, state="R", ran=second * 1_000_000_000))
+    poll(world, *moments, age=7.0)
+
+    # THEN
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is None or verdict.kind != "stale-lock-file"
 
 
 def test_a_thread_that_works_where_it_has_slept_does_not_poll_for_the_file_of_another() -> None:

@@ -108,6 +108,20 @@ def test_an_owner_that_moves_is_given_time() -> None:
     assert not diagnosis.settled and diagnosis.wait > 15
 
 
+def test_an_owner_that_ran_once_while_it_was_blocked_does_not_move() -> None:
+    """It ran for a moment longer than an inspection takes: the machine stood still, or it had a page fault."""
+    world = World(span=9.0)
+    main = at_lock(world, "lookup", 100, "MainThread")
+    threads = (main, world.thread(own("fill"), tid=7, name="loader", call=RECV))
+    process = world.process(100, *[threads] * 6, inside=said(held(100, 7)))
+    for ran, confidence in ((1, "certain"), (2, None)):
+        quiet = [(7,) if 0 < index <= ran else () for index in range(6)]
+        samples = tuple(replace(sample, quiet_ran=tids) for sample, tids in zip(process.samples, quiet, strict=True))
+        world.ranks = [Rank(rank=0, host="n1", process=replace(process, samples=samples))]
+        found = explain(world.snapshot()).verdict
+        assert (found.confidence if found is not None else None) == confidence
+
+
 def test_an_owner_that_moves_holds_up_nobody_who_is_alone() -> None:
     diagnosis = explain(with_waits(held(100, 7), other="socket", moves=True, victims=False).snapshot())
     assert diagnosis.verdict is None

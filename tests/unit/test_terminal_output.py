@@ -516,7 +516,11 @@ def test_without_a_terminal_frames_are_printed_until_the_job_ends() -> None:
     assert out.getvalue().endswith("the job has ended\n")
     assert slept == [1.5, 1.5]
     assert ended(gone) and not ended(job())
-    assert not ended(replace(gone, ranks=()))  # a launcher that has started no rank yet
+    # A launcher that has started no rank yet.
+    launcher = job().ranks[0].process
+    starting = replace(gone, ranks=(), launcher=launcher)
+    assert not ended(starting) and ended(replace(starting, launcher=None))
+    assert ended(replace(starting, launcher=replace(launcher, state="Z")))
 
 
 def test_once_is_one_frame() -> None:
@@ -835,7 +839,10 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "breakranks: cannot write the output: No space left on device\n  Is the disk full?\n"
+    assert (
+        done.stderr
+        == "breakranks: cannot write the output: No space left on device\n  Check whether the disk is full.\n"
+    )
     closed = subprocess.run(
         ["bash", "-c", '"$@" >&-', "bash", *command], stderr=subprocess.PIPE, text=True, check=False
     )

@@ -72,7 +72,7 @@ def attach(job: FoundJob, ranks: RankSet | None = None, *, deadline: float = ATT
                 elif (answer.leaving or answer.path is not None) and time.monotonic() < until:
                     again.append(rank)
                 else:
-                    why = answer.refused or "the agent of the last attach does not unload"
+                    why = answer.refused or "the agent of an earlier attach has not been unloaded yet"
                     unreached.append(_unreached(rank, why, REMEDY))
             chosen = again
             if again:

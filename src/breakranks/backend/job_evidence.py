@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,11 +57,25 @@ class JobEvidence:
     def read_table(self) -> None:
         self._table = read_table()
 
+    def add_visits(self, results: Mapping[int, VisitResult]) -> None:
+        """Add what introspection showed. A rank that did not answer again keeps its earlier answer: what has changed
+        since is dropped in the snapshot."""
+        for pid, result in results.items():
+            earlier, stacks = self.visited.get(pid, (result, None))
+            if result.inside is None and earlier.inside is not None:
+                self.visited[pid] = (result._replace(inside=earlier.inside), stacks)
+            else:
+                self.visited[pid] = (result, self.seen[pid][-1].python)
+
     def drop_samples(self, keep: int) -> None:
-        """Drop all but the last samples."""
+        """Drop all but the last samples, and all of a helper that is in none of these."""
         del self.times[:-keep]
-        for seen in self.seen.values():
+        ranks = {rank.pid for rank in self.ranks}
+        for pid, seen in list(self.seen.items()):
             del seen[:-keep]
+            if pid not in ranks and self.times and seen[-1].time < self.times[0]:
+                del self.seen[pid]
+                self.visited.pop(pid, None)
 
     def snapshot(self, keep: int | None = None) -> Snapshot:
         """Return a snapshot of every sample, or of the last ``keep`` samples."""

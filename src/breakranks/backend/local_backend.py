@@ -95,7 +95,7 @@ class LocalBackend:
     def words_for(self, agents: Iterable[FoundAgent]) -> list[str]:
         pids = [agent.pid for agent in agents]
         job = self._job_with(pids)
-        return ["--job", job.job.key] if job is not None else [f"pid:{','.join(map(str, pids))}"]
+        return ["local", "--job", job.job.key] if job is not None else [f"pid:{','.join(map(str, pids))}"]
 
     def words_for_ranks(self, ranks: Iterable[tuple[int, int]]) -> list[str]:
         return [f"pid:{','.join(str(pid) for _, pid in ranks)}"]

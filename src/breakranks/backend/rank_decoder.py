@@ -15,7 +15,7 @@ from breakranks.rank_messages import EVENTS, AnswerEvent, ProbeEvent, RankEvent
 from breakranks.rankset import MAX_RANK, RankSet
 from breakranks.typed_json import from_plain
 
-REMEDY = "Look from outside instead: breakranks stacks"
+REMEDY = "Inspect it from outside: breakranks stacks"
 _LAST_TIME_SECONDS = 1e11  # that a calendar has
 _END_OF_INTEGERS = 1 << 63
 

@@ -180,9 +180,7 @@ class Sampler:
             results = process_queries.visit(
                 {pid: self._seen_process(pid) for pid in pids}, held, self._dog, flight=flight
             )
-            self._evidence.visited |= {
-                pid: (result, self._evidence.seen[pid][-1].python) for pid, result in results.items()
-            }
+            self._evidence.add_visits(results)
             done |= set(pids)
             # After the ranks, the helpers that they wait for.
             pids, flight = [pid for pid in process_queries.awaited_workers(results) if pid not in done], False

@@ -14,13 +14,13 @@ from breakranks.explain.verdict import explain
 from breakranks.snapshot.model import Problem, Snapshot
 
 INTERVAL_SECONDS = 0.5
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 20.0  # longer than the 15 s that a rule needs to see without progress
 _NOT_INSIDE = Problem(
     "numbers, sizes and members of collectives, lock owners and steps, because no code ran in the ranks (--no-inject)",
     "Omit --no-inject to see them.",
 )
 _MAX_STEP_SECONDS = 1.0
-_WINDOW_SECONDS = 20.0  # the longest that a rule needs to see without progress is 15 s
+_WINDOW_SECONDS = 20.0
 _MAX_WINDOW_SAMPLES = 30
 _READ_RECORDERS_EVERY = 3  # samples, because ranks that move are in other calls by then
 
@@ -41,7 +41,8 @@ def sample_until_conclusive(
         time.sleep(interval)
         sampler.sample(native=native, recorders=inject)
         until = time.monotonic() + patience
-        extended = False
+        extended = suspected = False
+        empty = 0  # diagnoses in a row that found nothing
         while True:
             snapshot = sampler.snapshot()
             if not inject:
@@ -50,8 +51,13 @@ def sample_until_conclusive(
             if diagnosis.known_end and not extended:
                 extended = True
                 until = max(until, time.monotonic() + diagnosis.wait + 2 * interval)
+            suspected = suspected or diagnosis.pending is not None
+            empty = empty + 1 if diagnosis.settled and diagnosis.verdict is None else 0
+            # One odd sample, of a rank between two sleeps, may hide what the others show.
+            moving = any(rank_class.moving for rank_class in diagnosis.classes)
+            doubtful = empty == 1 and (suspected or not moving)
             left = until - time.monotonic()
-            if diagnosis.settled or left <= 0:
+            if left <= 0 or (diagnosis.settled and not doubtful):
                 return snapshot, diagnosis
             progress(min(diagnosis.wait, left), diagnosis)
             time.sleep(min(max(diagnosis.wait, interval), _MAX_STEP_SECONDS, left))

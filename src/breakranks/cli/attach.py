@@ -29,7 +29,7 @@ breakranks attach                              the job on this machine, all its 
 breakranks attach --rank 3                     stop rank 3 only; the others run on
 breakranks attach mpi:hostfile --rank 13       the job on the hosts of an MPI hostfile
 breakranks attach -c w -c 'p self.path'        print, and resume
-breakranks attach -c 'b train.py:30' -c 'p loss' -c c    stop at that line, print, resume
+breakranks attach -c 'tbreak train.py:30' -c c -c wait -c 'p loss' -c go    stop at that line, print, resume
 breakranks attach --no-stop pid:4242           only inspect, any Python process
 breakranks attach --thread loader              another thread than the main one
 breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and other DAP clients
@@ -39,8 +39,10 @@ breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and oth
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help=target_args.LIVE)
     parser.add_argument("--job", metavar="KEY", help="the job, if there are several: its key or the start of its key")
-    target_args.add_rank(parser, "stop and inspect only these: 3, 0-7, 0,4-6")
-    parser.add_argument("--thread", metavar="NAME", help="this thread, by name or number; without it the main thread")
+    target_args.add_rank(parser, "stop and inspect only these ranks: 3, 0-7, 0,4-6, 0-31/8")
+    parser.add_argument(
+        "--thread", metavar="NAME", help="inspect this thread, given by name or number (default: the main thread)"
+    )
     parser.add_argument("--no-stop", action="store_true", help="stop no rank: only inspect, while the job runs")
     prompt.add_script(parser)
     dap_options.add_options(parser)
@@ -55,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     with job_selection.live(args) as (backend, job):
         if clients is not None and not backend.is_local:
             raise UsageError(
-                "--dap reaches the ranks of its own host", "Log in there, or use the console: leave --dap out."
+                "--dap serves only ranks of this machine",
+                "Run it on the host of the ranks, or omit --dap to use the console.",
             )
         return _attach(backend, job, commands, clients, args)
 

@@ -89,7 +89,7 @@ def _nothing_read(snapshot: Snapshot, file: str | None) -> BreakranksError:
     if file is not None and not any(problem.recorder_pid for problem in snapshot.problems):
         return BreakranksError(
             f"{file} contains no flight recorder",
-            "It was made without running code in the ranks. While the job runs, use: breakranks collectives",
+            "It was saved with --no-inject, or the job does not use torch. While the job runs: breakranks collectives",
         )
     remedies = dict.fromkeys(remedy for _, remedy in reasons if remedy)
     return BreakranksError(

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=float,
         default=None,
-        help="how long to wait for a first rank to stop (scripts: 60)",
+        help="seconds to wait for the first rank to stop (default: no limit; in a script 60)",
     )
     parser.add_argument("--opened-by", metavar="PID", type=int, default=0, help=argparse.SUPPRESS)
     target_args.add_reach(parser)
@@ -60,7 +60,7 @@ def add_script(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=float,
         default=60.0,
-        help="how long a script waits for a rank's answer (60)",
+        help="seconds that a script waits for the answer of a rank (default: 60)",
     )
 
 

@@ -14,8 +14,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dap", action="store_true", help="serve VS Code and other DAP clients on a loopback port, with a token"
     )
-    parser.add_argument("--dap-unix", action="store_true", help="the same without a port: UNIX sockets only")
-    parser.add_argument("--dap-port", metavar="PORT", type=int, default=0, help="the port (default: any that is free)")
+    parser.add_argument("--dap-unix", action="store_true", help="serve DAP clients on UNIX sockets only; opens no port")
+    parser.add_argument(
+        "--dap-port", metavar="PORT", type=int, default=0, help="port for --dap (default: any free port)"
+    )
     parser.add_argument(
         "--launch-json",
         metavar="FILE",

@@ -33,7 +33,9 @@ def serve(session: DebugSession, ranks: RankSet, options: DapOptions) -> int:
     if not folder:
         without = ranks_without_debugpy(session, here)
         if without:
-            raise BreakranksError(f"debugpy is installed neither with breakranks nor for {ranks_text(without)}", REMEDY)
+            raise BreakranksError(
+                f"debugpy is missing, both in the environment of breakranks and in {ranks_text(without)}", REMEDY
+            )
     bridge = DapBridge(
         session,
         here,
@@ -68,7 +70,7 @@ def _show_addresses(bridge: DapBridge, ranks: RankSet, options: DapOptions, out:
     if len(bridge.paths) > _MAX_LINES:
         _say(f"… and {len(bridge.paths) - _MAX_LINES} more", out)
     if bridge.port:
-        _say(f"all of them: {LOOPBACK}:{bridge.port}, with the token", out)
+        _say(f"all ranks: {LOOPBACK}:{bridge.port}, with the token", out)
         config = config_of(ranks, LOOPBACK, bridge.port, bridge.token)
         path = options.launch_json if options.launch_json != "-" else None
         problem = write(path, config) if path is not None else ""
@@ -76,7 +78,7 @@ def _show_addresses(bridge: DapBridge, ranks: RankSet, options: DapOptions, out:
             _say(f"{path} is written: start “{config['compounds'][0]['name']}” in VS Code", out)
         else:
             _print_config(config, problem, out)
-    _say("Ctrl-C ends this; the job keeps running", out)
+    _say("press Ctrl-C to stop serving; the job keeps running", out)
 
 
 def _print_config(config: LaunchConfig, problem: str, out: TextIO) -> None:

@@ -30,11 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     job = DemoJob()
     try:
-        print(f"A job of {RANKS} ranks starts under torchrun (process {job.launcher_pid}).", flush=True)
+        print(f"Starting {RANKS} ranks under torchrun (process {job.launcher_pid}).", flush=True)
         progress = ProgressLine()
         job.wait_until_stuck(lambda: progress("importing torch in every rank …"))
         progress.done()
-        print("It hangs now. $ breakranks why\n", flush=True)
+        print("The job hangs. The output of breakranks why:\n", flush=True)
         status = _explain(job.find(), args)
         if args.keep:
             _keep(job)
@@ -54,7 +54,7 @@ def _explain(job: LocalJob, args: argparse.Namespace) -> int:
 
 
 def _keep(job: DemoJob) -> None:
-    print("\nIt is left running: try breakranks stacks, breakranks top. Ctrl-C ends it.", flush=True)
+    print("\nThe job is still running. Try: breakranks stacks, breakranks top. Press Ctrl-C to end it.", flush=True)
     try:
         job.wait()
     except KeyboardInterrupt:

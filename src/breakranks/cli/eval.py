@@ -42,10 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frame",
         metavar="FUNCTION|N",
-        help="in the frame of this function, or number N (0: the innermost)",
+        help="evaluate in the frame of this function, or in frame N (0: the innermost)",
     )
     parser.add_argument(
-        "--thread", metavar="NAME", help="in this thread: its name or number; without it the main thread"
+        "--thread", metavar="NAME", help="evaluate in this thread, given by name or number (default: the main thread)"
     )
     parser.add_argument(
         "--allow-effects",

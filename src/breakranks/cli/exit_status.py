@@ -26,7 +26,7 @@ MEANINGS = {
     "hosts": ("every host passed every check", "some hosts failed a check", "no host could be reached"),
     "demo": ("the job was explained", "", "the job was not explained"),
 }
-ALWAYS = "Any command: 2 also for wrong options, 130 after Ctrl-C, 141 if the reader of its output has closed it."
+ALWAYS = "Any command: 2 also for wrong options, 130 after Ctrl-C, 141 if its output pipe is closed early."
 
 
 def status_text(command: str) -> str:

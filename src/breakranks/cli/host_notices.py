@@ -35,7 +35,7 @@ class TerminalNotices:
         sys.stderr.write(f"breakranks: still waiting for {hosts}; Ctrl-C stops waiting\n")
 
     def arrived(self, hosts: str) -> None:
-        print(f"\nnow with {hosts}, which answered late:\n")
+        print(f"\nwith {hosts}, which answered late:\n")
 
     def lost(self, reasons: Iterable[tuple[str, LostHost]]) -> None:
         look = self._look()

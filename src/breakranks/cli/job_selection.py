@@ -119,7 +119,8 @@ def living_ranks_of(job: RunningJob, text: str | None) -> RankSet | None:
     if gone:
         here = RankSet(rank.rank for rank in job.ranks)
         raise UsageError(
-            f"no process of {ranks_text(gone)} was found", f"With a process: {here or 'none'}. See: breakranks ps"
+            f"no process of {ranks_text(gone)} was found",
+            f"Ranks with a process: {here or 'none'}. To list them: breakranks ps",
         )
     return ranks
 

@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.info("ended", status=2, why=f"{type(error).__name__}: {error}", ms=milliseconds(began))
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
             _drop_output()
-            return _complain(f"cannot write the output: {error.strerror}", "Is the disk full?")
+            return _complain(f"cannot write the output: {error.strerror}", "Check whether the disk is full.")
         if os.environ.get("BREAKRANKS_DEBUG", "") not in ("", "0"):
             raise
         return _complain(

@@ -42,10 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     target_args.add_rank(parser)
     parser.add_argument("--when", metavar="COND", help="print only when this is true in the frame of that line")
     parser.add_argument(
-        "--print", dest="prints", metavar="EXPR", action="append", help="what to print; may be repeated"
+        "--print", dest="prints", metavar="EXPR", action="append", help="expression to print; may be repeated"
     )
-    parser.add_argument("--times", metavar="N", type=int, default=10, help="hits of each rank (default: 10)")
-    parser.add_argument("--seconds", metavar="S", type=float, default=60.0, help="how long to run (default: 60)")
+    parser.add_argument("--times", metavar="N", type=int, default=10, help="maximum hits per rank (default: 10)")
+    parser.add_argument("--seconds", metavar="S", type=float, default=60.0, help="seconds to run (default: 60)")
     parser.add_argument("--for", dest="seconds", type=float, default=60.0, help=argparse.SUPPRESS)
     target_args.add_reach(parser)
     target_args.add_output(parser, full="cut nothing")

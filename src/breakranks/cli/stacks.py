@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inside",
         action="store_true",
-        help="read the step of every rank, not only of ranks that wait for a lock",
+        help="run code in every rank to read its step and locks, not only in ranks that wait for a lock or for data",
     )
     target_args.add_no_inject(parser)
     parser.add_argument("--flat", action="store_true", help="print one block per stack, innermost frame first")

@@ -65,7 +65,7 @@ def add_no_inject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-inject",
         action="store_true",
-        help="run no code inside the ranks: without it, call numbers, groups, lock owners and steps are not known",
+        help="do not run code inside the ranks; call numbers, groups, lock owners and steps are then unknown",
     )
 
 

@@ -30,7 +30,7 @@ breakranks top --once          print one refresh and exit
 def configure(parser: argparse.ArgumentParser) -> None:
     target_args.add_target(parser, files=target_args.SAVED)
     parser.add_argument("--interval", metavar="S", type=float, default=2.0, help="seconds between samples (default: 2)")
-    parser.add_argument("--once", action="store_true", help="print once and exit")
+    parser.add_argument("--once", action="store_true", help="print one refresh and exit")
     target_args.add_output(parser, json=False, full="print whole paths")
 
 

@@ -135,7 +135,7 @@ class Console:
 
     def _do_wait(self, word: CommandWord) -> Iterator[Outcome]:
         """Wait for a stop, in a script that has set a breakpoint."""
-        if word.rest and not word.rest.isdigit():
+        if word.rest and not word.rest.isdecimal():
             raise UsageError(f"{word.rest!r} is not a number of seconds", "For example: wait 60")
         session = self.session
         stopped = session.wait(lambda: bool(session.stopped), float(word.rest or self.options.patience))
@@ -186,7 +186,7 @@ class Console:
         else:
             ranks = session.ranks if hold else self.focus
         if not ranks:
-            yield Notice(text="no rank is left", style="warn")
+            yield Notice(text="no rank is connected any more", style="warn")
             return
         busy = ranks & session.in_state("busy")
         running = ranks - session.stopped

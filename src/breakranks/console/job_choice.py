@@ -9,8 +9,9 @@ from breakranks.errors import ManyJobsError, NoJobError
 from breakranks.rankset import RankSet, ranks_text
 
 _NO_AGENT = (
-    "Put breakranks.breakpoint() where it should stop, and start the job: it is found from its first breakpoint on.\n"
-    "For a job that runs already: breakranks why, breakranks stacks."
+    "To debug a job that is running: breakranks attach.\n"
+    "To prepare a job: put breakranks.breakpoint() where it should stop, and start it. The console finds the job "
+    "when a rank reaches that line."
 )
 
 
@@ -37,7 +38,7 @@ def named_job(agents: Sequence[FoundAgent], name: str) -> str | None:
     jobs = sorted({agent.job for agent in agents})
     fitting = [job for job in jobs if job.startswith(name)] or [job for job in jobs if name in job.split("-")]
     if len(fitting) > 1:
-        raise ManyJobsError(f"{name!r} fits {len(fitting)} jobs", "They are: " + ", ".join(fitting))
+        raise ManyJobsError(f"{name!r} matches {len(fitting)} jobs", "They are: " + ", ".join(fitting))
     return fitting[0] if fitting else None
 
 

@@ -52,7 +52,7 @@ class LineRunner:
                 session.wait(lambda: not session.absent and session.ranks <= session.stopped, ARRIVAL_SECONDS)
                 self._absent_shown = bool(session.absent)
             if session.absent:
-                text = f"without {ranks_text(session.absent)}, at no breakpoint yet or on other hosts"
+                text = f"not included: {ranks_text(session.absent)}, at no breakpoint yet or on other hosts"
                 yield Notice(text=text, style="warn")
         elif word.ranks is None and any_focus:
             session.wait(lambda: bool(session.stopped), patience)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from breakranks.console.rank_phrases import are, verb
-from breakranks.rank_messages import WhereEvent
+from breakranks.rank_messages import CodePlace, WhereEvent
 from breakranks.rankset import RankSet, ranks_text
 
 _MAX_MEMBERS = 1_000_000
@@ -36,7 +36,7 @@ def waits_of(replies: Mapping[int, WhereEvent], *, stopped: RankSet, here: RankS
 
 def _wait(ranks: RankSet, operation: str, members: RankSet, place: str, stopped: RankSet) -> UnansweredRanks:
     if not operation:
-        return UnansweredRanks(ranks=ranks, held=False, text=are(ranks, place or "not back yet"))
+        return UnansweredRanks(ranks=ranks, held=False, text=are(ranks, place or "not answering yet"))
     missing = members & stopped
     if not missing:
         return UnansweredRanks(ranks=ranks, held=False, text=are(ranks, f"in {operation}, {place}"))
@@ -59,5 +59,7 @@ def _collective(reply: WhereEvent) -> tuple[str, RankSet]:
 
 def _place(reply: WhereEvent) -> str:
     """The line of the user's code that has called a collective, or the innermost line."""
-    place = reply.collective or (reply.frames[0] if reply.frames else None)
+    place: CodePlace | None = reply.collective
+    if place is None or place.line is None:
+        place = reply.frames[0] if reply.frames else None
     return f"in {place.function}, {place.short_file}" if place is not None else ""

@@ -96,7 +96,10 @@ class DapBridge:
                     f"another `breakranks attach --dap` serves rank {rank}", "End that one first, or connect to it."
                 ) from None
             except OSError as error:
-                raise BreakranksError(f"cannot listen at {path}: {error.strerror}", "Has the job ended?") from None
+                raise BreakranksError(
+                    f"cannot listen at {path}: {error.strerror}",
+                    "Check that the job still runs: breakranks ps",
+                ) from None
             self.paths[rank] = path
             self._servers.append(await asyncio.start_server(self._by_socket(rank), sock=listener, limit=_BUFFER_BYTES))
         if self._wanted is None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from breakranks.rankset import RankSet, ranks_text
 
-DEFAULT = ".vscode/launch.json"
 _MARK = "breakranksToken"
 _ALL = "breakranks: "
 LaunchConfig = dict[str, Any]  # the part of a file that may have been written by its user

@@ -17,6 +17,7 @@ _READS = frozenset(
 )
 _NETWORK = frozenset("connect accept accept4 sendto recvfrom sendmsg recvmsg".split())
 _POLL_SECONDS = 10.0
+BUSY_SHARE = 0.5  # of a CPU, from which on a thread works
 _WAITS = frozenset({"wait4", "waitid"})
 
 
@@ -77,23 +78,32 @@ class ActivityReader:
             merged = self._snapshot.stack(thread.native)
             known = self._known[key] = self._work_out(frames, merged, thread, call, about, kind)
         if (known.word == "sleep" and _lock_files(process) and naps(process, thread)) or (
-            known.word == "compute" and self._is_between_naps(process, thread, call)
+            known.word == "compute" and self._is_between_naps(process, sample, thread, call)
         ):
             known = known._replace(word="file-lock", op="a loop of its own")
         if known.word == "collective" and known.op in ("", "collective"):
             known = known._replace(op=self._gloo_operation(sample) or "a collective")
         return known._replace(call=call)
 
-    def _is_between_naps(self, process: Process, thread: Thread, call: Call | None) -> bool:
-        """Whether a thread that runs looks at its lock file just now: in each earlier sample it was in the same
-        functions, and in one of them it slept briefly."""
+    def _is_between_naps(self, process: Process, sample: Sample, thread: Thread, call: Call | None) -> bool:
+        """Whether a thread that runs looks at its lock file just now: in every sample it was in the same functions, in
+        one of them it slept briefly, and since then it has mostly slept."""
         if call is not None or not _lock_files(process) & _files_of(process, thread):
             return False
-        earlier = [other for sample in process.samples for other in sample.threads if other.tid == thread.tid]
         functions = own_functions(self._snapshot.stack(thread.stack))
-        return all(own_functions(self._snapshot.stack(other.stack)) == functions for other in earlier) and any(
-            other.call is not None and _is_nap(other.call) for other in earlier
-        )
+        asleep: list[tuple[float, int]] = []  # seconds and CPU time between a brief sleep and now
+        for other_sample in process.samples:
+            for other in other_sample.threads:
+                if other.tid != thread.tid:
+                    continue
+                if own_functions(self._snapshot.stack(other.stack)) != functions:
+                    return False
+                if other.call is not None and _is_nap(other.call):
+                    asleep.append((abs(sample.time - other_sample.time), abs(thread.ran - other.ran)))
+        if not asleep:
+            return False
+        seconds, ran = min(asleep)
+        return ran * 1e-9 <= BUSY_SHARE * seconds
 
     def _work_out(
         self,

@@ -7,6 +7,13 @@ import sys
 from breakranks.errors import UsageError
 from breakranks.explain.frame_meanings import FrameTable, from_toml
 
+_EXAMPLE = """For example:
+[[meaning]]
+activity = "socket"
+file = "mycompany/rpc.py"
+function = "call"
+"""
+
 
 def read_meanings(path: str | None) -> FrameTable:
     """Return the table of frame meanings, with the rows of a TOML file if there is a path."""
@@ -22,4 +29,7 @@ def read_meanings(path: str | None) -> FrameTable:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "Check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", "See docs/why.md for an example.") from None
+        raise UsageError(
+            f"{path} is not TOML: {error}",
+            _EXAMPLE,
+        ) from None

@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from breakranks.explain import wait_chains
-from breakranks.explain.activity import Activity, ActivityReader, naps
+from breakranks.explain.activity import BUSY_SHARE, Activity, ActivityReader, naps
 from breakranks.explain.finding_parts import Doing
 from breakranks.explain.frame_meanings import PEER
 from breakranks.snapshot.code_owner import own_functions
 from breakranks.snapshot.model import PROGRESS, Frame, Process, Sample, Snapshot, Thread
 
-BUSY_SHARE = 0.5
 _POLLING_SHARE = 0.03
 _MIN_SPAN_SECONDS = 0.05
 _ANOTHER_SLEEP_SECONDS = 0.05
@@ -224,9 +223,12 @@ def _ends_active(others: tuple[wait_chains.ChainStep, ...]) -> bool:
 
 
 def keeps_moving(process: Process, tid: int) -> bool:
-    """Whether a thread was seen at different places, or ran while breakranks did not touch it."""
+    """Whether a thread was seen at different places, or ran twice while breakranks did not touch it.
+
+    A blocked thread may run once for longer than an inspection takes: on a page fault, or when the machine stood still.
+    """
     seen = [(sample, thread) for sample in process.samples for thread in sample.threads if thread.tid == tid]
-    return len({thread.stack for _, thread in seen}) > 1 or any(_woken(seen))
+    return len({thread.stack for _, thread in seen if thread.stack}) > 1 or sum(_woken(seen)) > 1
 
 
 def _choose(

@@ -101,8 +101,8 @@ class HostAgent:
         """Send a report to the controller."""
         try:
             body = encode(report)
-        except ValueError:
-            body = encode(RequestFailed(getattr(report, "id", 0), "its answer has a number that is not finite"))
+        except (ValueError, RecursionError) as error:  # a number that is not finite, or values nested too deeply
+            body = encode(RequestFailed(getattr(report, "id", 0), f"its answer cannot be sent: {error}"))
         with self._lock:
             lines = self._writer.lines(self.host, MESSAGE, body)
             self._outward.append(lines)
@@ -181,7 +181,7 @@ class HostAgent:
                 request = decode_request(message.body)
             except (ValueError, RecursionError) as error:
                 self.tell(
-                    RequestFailed(0, f"not understood: {error}", "Is it the same version of breakranks on both sides?")
+                    RequestFailed(0, f"not understood: {error}", "Use the same version of breakranks on both sides.")
                 )
                 continue
             self._take(request)

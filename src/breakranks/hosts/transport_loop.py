@@ -331,7 +331,7 @@ class TransportLoop:
         if host.lost is not None or host.hello is not None:
             return
         if hello.protocol != PROTOCOL:
-            what = f"speaks protocol {hello.protocol}, not {PROTOCOL}"
+            what = f"uses protocol {hello.protocol}; this breakranks uses {PROTOCOL}"
             self._lose(host, LostHost(kind="failed", what=what, remedy=VERSION_REMEDY))
         elif (twin := self._same.setdefault(hello.same, host)) is not host:
             what = f"is the same host as {twin.name}"

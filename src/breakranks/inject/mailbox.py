@@ -84,7 +84,7 @@ class Mailbox:
         # The round trip through JSON leaves only plain data, whose repr means the same in the target process.
         plain = json.loads(json.dumps(dict(arguments), allow_nan=False))
         call = f"run(handle, {self.path!r}, {limit!r}, {self._owner.own_pid}, {_MAX_ANSWER_BYTES}, {plain!r}, {text!r})"
-        code = f"{runner}\n\ntry:\n    {call}\nfinally:\n    del run, TYPE_CHECKING\n".encode()
+        code = f"{runner}\n\ntry:\n    {call}\nfinally:\n    del run, MYPY\n".encode()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._code = os.open(_CODE, flags, 0o600, dir_fd=self._folder)
         # The kernel releases this lock however this process ends. The injected code tests it, and removes the folder

@@ -16,6 +16,7 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
     import time
 
     brisk, me = 1e-5, object()
+    shared: dict[str, Any] = {}  # of all threads that need a short interval
 
     def register_fork_hooks() -> None:
         """Register the fork hooks, once, before a child could inherit any state of this code."""
@@ -28,11 +29,13 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
 
     def shorten_interval() -> None:
         """As in rank/switch_interval.py: the last thread that needs a short interval restores it."""
+        nonlocal shared
+        if shared and me in shared["users"]:
+            return
         shared = vars(sys).setdefault("_breakranks_interval", {"pid": pid, "own": 0.0, "users": []})
         if shared["pid"] != pid:
             shared.update(pid=pid, users=[])
-        if me not in shared["users"]:
-            shared["users"].append(me)
+        shared["users"].append(me)
         interval = sys.getswitchinterval()
         if interval > brisk:
             shared["own"] = interval
@@ -40,8 +43,7 @@ def run(handle: int, folder: str, limit: float, pid: int, largest: int, argument
             sys.setswitchinterval(brisk)
 
     def restore_interval() -> None:
-        shared = getattr(sys, "_breakranks_interval", None)
-        if shared is None or me not in shared["users"]:
+        if not shared or me not in shared["users"]:
             return
         shared["users"].remove(me)
         if not shared["users"]:

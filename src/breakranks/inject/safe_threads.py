@@ -54,7 +54,7 @@ _LOCKS = (
 )
 _INNERMOST_BYTES = 1024
 _C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
-AT_WORK = "it is at work"
+AT_WORK = "it is running"
 
 
 class DoubtfulReason(str):

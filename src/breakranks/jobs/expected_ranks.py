@@ -9,7 +9,7 @@ from typing import NamedTuple
 from breakranks.jobs.rank_processes import RankCandidate
 from breakranks.jobs.unreadable_processes import pids_text
 from breakranks.observe.process_table import ProcessEntry, ProcessTable
-from breakranks.rankset import RankSet, ranks_text
+from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Missing
 
 # Options of launchers for the number of ranks per host, for launchers that do not put it into the environment.
@@ -143,15 +143,3 @@ def _how_known(table: ProcessTable, launcher: int, orphans: Sequence[RankCandida
         many = "helpers" if len(orphans) > 1 else "a helper"
         clues.append(f"left {many} behind (pid {pids})")
     return "; ".join(clues) or "started on this host, and the launcher has ended"
-
-
-def missing_text(missing: Missing) -> str:
-    """A set of ranks and why it is missing: ``rank 3 exited: left a helper behind (pid 12)``."""
-    words = {
-        "exited": "exited",
-        "absent": "not started, or not visible",
-        "elsewhere": "on other hosts",
-        "unreachable": "unreachable",
-    }
-    text = f"{ranks_text(RankSet.parse(missing.ranks))} {words.get(missing.reason, missing.reason)}"
-    return f"{text}: {missing.detail}" if missing.detail else text

@@ -17,9 +17,9 @@ def selected_ranks(text: str | None, here: Iterable[int], missing: Sequence[Miss
     try:
         ranks = RankSet.parse(text)
     except ValueError as error:  # a number of thousands of digits
-        raise UsageError("--rank has a number that is not a rank", "Write ranks folded: 0-7,12.") from error
+        raise UsageError("--rank has a number that is not a rank", "Write ranks as 0-7,12.") from error
     if not ranks:
-        raise UsageError("--rank names no rank", "Write ranks folded: 3, 0-7, 0,4-6.")
+        raise UsageError("--rank names no rank", "Write ranks as 3, 0-7, 0,4-6.")
     present = RankSet(here)
     gone = RankSet()
     for entry in missing:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from breakranks.errors import ManyJobsError, NoJobError, ProcessError, UsageError
+from breakranks.errors import THIS_BREAKRANKS, ManyJobsError, NoJobError, ProcessError, UsageError
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.jobs.local_jobs import find_jobs
 from breakranks.jobs.unreadable_processes import user_name
@@ -158,7 +158,7 @@ def select(found: LocalJobs, key: str | None = None) -> FoundJob:
     """Return the job that has this key or a key with this prefix, or the only job; raise an error otherwise."""
     if not found.jobs:
         wanted = f"no job {key!r}: " if key is not None else ""
-        raise NoJobError(f"{wanted}no job on this machine", _no_job_help(found))
+        raise NoJobError(f"{wanted}no job was found on this machine", _no_job_help(found))
     return select_of(found.jobs, key)
 
 
@@ -253,7 +253,7 @@ def _checked(table: ProcessTable, pid: int) -> ProcessEntry:
         user = user_name(entry.uid)
         raise ProcessError(
             f"permission denied: process {pid} ({entry.name}) belongs to user {user}",
-            f"Run as that user (sudo -u {user} breakranks …) or as root (sudo breakranks …).",
+            f"Run as that user (sudo -u {user} {THIS_BREAKRANKS} …) or as root (sudo {THIS_BREAKRANKS} …).",
         )
     if not table.is_python(entry, deep=True):
         raise ProcessError(

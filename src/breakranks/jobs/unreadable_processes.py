@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 
+from breakranks.errors import THIS_BREAKRANKS
 from breakranks.observe.process_table import ProcessEntry, ProcessTable
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Problem
@@ -42,8 +43,10 @@ def _refused(table: ProcessTable, uid: int, pids: list[int]) -> Problem:
             "the container with --cap-add=SYS_PTRACE.",
         )
     if uid == os.geteuid():
-        return Problem(what, "They are protected from their own user. Run as root: sudo breakranks why")
-    return Problem(what, f"Run as that user (sudo -u {user} breakranks why) or as root: sudo breakranks why")
+        return Problem(what, f"They are protected from their own user. Run as root: sudo {THIS_BREAKRANKS} why")
+    return Problem(
+        what, f"Run as that user (sudo -u {user} {THIS_BREAKRANKS} why) or as root: sudo {THIS_BREAKRANKS} why"
+    )
 
 
 def container_problem(table: ProcessTable, pids: list[int]) -> Problem | None:

@@ -148,8 +148,11 @@ def _by_path(pid: int, path: str, kind: str, table: list[KernelLock]) -> FileLoc
             age=_age(visible),
         )
     holder = open_files.owner_of(os.path.realpath(path), skip=pid)
+    age = _age(visible)
+    if age is None:
+        return FileLock(path=path, kind="gone", waiter=pid)  # removed since
     return FileLock(
-        path=path, kind=kind, waiter=pid, holder=holder, holder_command=open_files.command_of(holder), age=_age(visible)
+        path=path, kind=kind, waiter=pid, holder=holder, holder_command=open_files.command_of(holder), age=age
     )
 
 

@@ -170,9 +170,16 @@ def owner_of(link: str, skip: int = 0) -> int:
 def has_open(pid: int, link: str) -> bool:
     folder = f"/proc/{pid}/fd"
     try:
-        return any(os.readlink(f"{folder}/{fd}") == link for fd in os.listdir(folder))
+        names = os.listdir(folder)
     except OSError:
         return False
+    for name in names:
+        try:
+            if os.readlink(f"{folder}/{name}") == link:
+                return True
+        except OSError:  # closed since
+            continue
+    return False
 
 
 def command_of(pid: int) -> str:

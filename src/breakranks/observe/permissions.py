@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 
+from breakranks.errors import THIS_BREAKRANKS
 from breakranks.observe.process_state import process_state, tracer_of
 from breakranks.snapshot.model import Problem
 
@@ -70,13 +71,13 @@ def denied(pid: int) -> Problem:
     if os.geteuid() != 0 and owner not in (None, os.geteuid()):
         return Problem(
             f"process {pid} belongs to another user ({_user(owner)})",
-            f"Run as that user or as root: sudo $(command -v breakranks) …  (uid {owner})",
+            f"Run as that user or as root: sudo {THIS_BREAKRANKS} …  (uid {owner})",
         )
     scope = _scope()
     if os.geteuid() != 0 and scope >= 1:
         return Problem(
             f"only root may trace a running process (kernel.yama.ptrace_scope = {scope})",
-            "sudo sysctl kernel.yama.ptrace_scope=0   or run breakranks with sudo",
+            f"sudo sysctl kernel.yama.ptrace_scope=0   or run as root: sudo {THIS_BREAKRANKS} …",
         )
     if scope == 3:
         return Problem(

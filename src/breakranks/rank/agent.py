@@ -298,7 +298,7 @@ class RankAgent:
                     return UnixServer(f"{self.path}/{self.pid}.sock", self._obey, self._gone)
                 except FileNotFoundError:  # the last process of the job has just removed the folder
                     continue
-        raise run_dir.NotPrivateFolder(f"{self.path} vanishes again and again.")
+        raise run_dir.NotPrivateFolder(f"{self.path} is removed repeatedly by another process.")
 
     def _obey(self, client: Client, message: dict[str, Any]) -> None:
         self._switch_interval.begin(time.monotonic())

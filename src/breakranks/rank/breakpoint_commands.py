@@ -85,7 +85,7 @@ class BreakpointCommands(_Pdb):
             try:
                 place = f"{source_lines.find(file.strip())}:{line.strip()}"
             except source_lines.NoSuchLine as error:
-                if self.loaded_only or "more than one" in str(error):
+                if self.loaded_only or isinstance(error, source_lines.AmbiguousFile):
                     return self.error(str(error))
         elif not place.isdigit():
             function = self._function(place)
@@ -186,9 +186,9 @@ class BreakpointCommands(_Pdb):
             with known.lock:
                 return super().do_clear(arg)
         for number in arg.split():
-            if number.isdigit() and known.drop_watch(int(number)):
+            if number.isdecimal() and known.drop_watch(int(number)):
                 self.message(f"Deleted watchpoint {number}")
-            elif number.isdigit() and known.drop_probe(int(number)):
+            elif number.isdecimal() and known.drop_probe(int(number)):
                 self.message(f"Deleted logpoint {number}")
             else:
                 with known.lock:
@@ -267,7 +267,7 @@ class BreakpointCommands(_Pdb):
         """
         known = self.agent.breakpoints
         for number in arg.split() or [str(number) for number in list(known.watches)]:
-            if number.isdigit() and known.drop_watch(int(number)):
+            if number.isdecimal() and known.drop_watch(int(number)):
                 self.message(f"Deleted watchpoint {number}")
             else:
                 self.error(f"there is no watchpoint {number}")

@@ -94,6 +94,7 @@ class RemoteStore:
                 publish, self._publish = self._publish, None
                 beat, self._beat = self._beat, False
                 ranks = list(self._entries)
+            failed = False
             try:
                 if publish is not None:
                     self._place.publish(*publish)
@@ -103,12 +104,17 @@ class RemoteStore:
                     work.pop(0)
                 if beat:
                     self._place.beat()
+            except Exception:  # it is written when the store accepts it again: a full disk still answers
+                failed = True
+                with self._changed:
+                    self._work = work + self._work
+                    self._publish = self._publish or publish
+            try:
                 self._read(ranks)
                 self._answered = time.monotonic()
             except Exception:  # the store is gone or not created yet: see `silent`
-                with self._changed:  # what was not written is written when the store answers again
-                    self._work = work + self._work
-                    self._publish = self._publish or publish
+                failed = True
+            if failed:
                 time.sleep(_BUSY_SECONDS)
             if ending:
                 return

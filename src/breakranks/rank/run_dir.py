@@ -18,6 +18,7 @@ from typing import Any
 
 _MAX_FILE_BYTES = 1 << 20
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number for the pid namespace of the machine itself
+_STALL_SECONDS = 0.1  # between two looks at a lock; longer means that the process did not run
 _LOCK_SECONDS = 1.0  # longest wait for another process, which may be stopped while it has the lock
 
 
@@ -133,16 +134,20 @@ def alone(path: str) -> Iterator[bool]:
 
 
 def locked(handle: int, seconds: float) -> bool:
-    """Lock an open file. Return False if that takes longer than ``seconds``."""
-    until = time.monotonic() + seconds
+    """Lock an open file. Return False if that takes longer than ``seconds``, without times in which the machine stood
+    still: the owner could not release it then."""
+    now = time.monotonic()
+    until = now + seconds
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError:
-            if time.monotonic() > until:
+            if now > until:
                 return False
             time.sleep(0.0005)
+            before, now = now, time.monotonic()
+            until += max(0.0, now - before - _STALL_SECONDS)
 
 
 def sweep(path: str, *, last: bool = False) -> None:

@@ -73,4 +73,4 @@ class RunningPdb(RankPdb):
         super().arm()
         foreign = getattr(self.agent.breakpoints.way, "foreign", ())
         if foreign:
-            self.message(f"not armed in {', '.join(foreign)}: traced by another debugger, or by coverage")
+            self.message(f"it does not apply to {', '.join(foreign)}: traced by another debugger, or by coverage")

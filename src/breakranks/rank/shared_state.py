@@ -6,6 +6,7 @@ hold) are appended to a log. A heartbeat that changes means that some rank of th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -74,7 +75,10 @@ class FolderStore:
     def append(self, record: Entry) -> None:
         handle = os.open(f"{self.path}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(handle, json.dumps(record).encode() + b"\n")
+            # Another writer's line may have been cut by a full disk, so a record also begins with a line break.
+            line = b"\n" + json.dumps(record).encode() + b"\n"
+            if os.write(handle, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(handle)
 
@@ -106,6 +110,7 @@ class TorchStore:
     def __init__(self, store: Any, attempt: str) -> None:
         self._store = store
         self._prefix = f"breakranks/{attempt}"
+        self._reserved = 0  # the number of a record that could not be written
         self._gap = (0, 0.0)  # a record that is counted and not there, and since when it is missed
 
     def _get(self, name: str) -> bytes | None:
@@ -129,8 +134,9 @@ class TorchStore:
         return None
 
     def append(self, record: Entry) -> None:
-        number = self._store.add(f"{self._prefix}/log", 1)
-        self._store.set(f"{self._prefix}/log-{number}", json.dumps(record))
+        self._reserved = self._reserved or self._store.add(f"{self._prefix}/log", 1)
+        self._store.set(f"{self._prefix}/log-{self._reserved}", json.dumps(record))
+        self._reserved = 0
 
     def since(self, position: int) -> tuple[int, list[Entry]]:
         last = int(self._get("log") or 0)

@@ -20,6 +20,10 @@ class NoSuchLine(Exception):
     """FILE or LINE does not exist here. The text names similar files or the nearest lines."""
 
 
+class AmbiguousFile(NoSuchLine):
+    """FILE is the end of more than one path."""
+
+
 def canonic(file: str) -> str:
     """Return the absolute path of a code object's file. A script keeps its path after a chdir."""
     if os.path.isabs(file) or (file.startswith("<") and file.endswith(">")):
@@ -57,7 +61,7 @@ def find(name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise NoSuchLine(f"{name} matches more than one file: " + ", ".join(found[:10]))
+        raise AmbiguousFile(f"{name} matches more than one file: " + ", ".join(found[:10]))
     raise NoSuchLine(f"no file {name} is loaded in this process" + _similar(name, files))
 
 

@@ -139,7 +139,8 @@ def open_console(agent: RankAgent) -> bool:
                 stderr=terminal,
                 pass_fds=(lock,),
             )
-    except OSError:
+    except Exception:  # termios.error is none of the operating system's
+        agent.console = None
         return False
     finally:
         os.close(lock)

@@ -91,6 +91,11 @@ def of_ours(frame: FrameType) -> bool:
     return isinstance(name, str) and name.startswith("breakranks.")
 
 
+def is_injected(stack: list[FrameType]) -> bool:
+    """Whether a stack, innermost frame first, is of injected code: its outermost frame belongs to no module."""
+    return not isinstance(stack[-1].f_globals.get("__name__"), str)
+
+
 def is_passed(frame: FrameType) -> bool:
     """Whether a thread that is to stop continues through this frame."""
     name = frame.f_globals.get("__name__")

@@ -137,8 +137,9 @@ class TraceEvents:
         agent = self._armed.agent
         if agent.stop_state.sits() or (agent.watch.off and not agent.watched):
             return False
-        # Code of the job that breakranks calls does not stop.
-        return not any(map(thread_states.of_ours, thread_states.stack(frame)))
+        # Injected code does not stop, nor code of the job that breakranks calls.
+        stack = list(thread_states.stack(frame))
+        return not thread_states.is_injected(stack) and not any(map(thread_states.of_ours, stack))
 
     def _stop_info(self, reason: str) -> StopInfo:
         stoppers = RankSet([self._armed.agent.me.rank])

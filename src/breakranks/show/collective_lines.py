@@ -88,7 +88,7 @@ def _summary(progress: CollectiveProgress, chosen: Sequence[GroupProgress]) -> I
     if waits:
         pieces += [" · ", (f"ranks wait for others in {waits:,}", "verdict")]
     if rest:
-        pieces += [" · ", (f"{rest:,} uneven, no rank waits", "warn")]
+        pieces += [" · ", (f"{rest:,} with ranks at different calls, none waiting", "warn")]
     if well:
         pieces += [" · ", (f"{well:,} healthy", "good")]
     yield tuple(pieces)

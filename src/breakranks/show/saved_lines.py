@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.quantities import amount, plural
+from breakranks.show.stack_tree import why_missing
 from breakranks.show.terminal_text import Line
 from breakranks.snapshot.model import Snapshot
 
@@ -19,6 +20,7 @@ def saved_lines(snapshot: Snapshot, path: str, size: int) -> list[Line]:
     summary = ", ".join([*contents, stacks, amount(size)])
     lines: list[Line] = [(f"saved {ranks_text(ranks)} of job {snapshot.job.key}: {summary} in ", (path, "bold"))]
     for missing in snapshot.missing:
-        lines.append((f"not in the file: {ranks_text(RankSet.parse(missing.ranks))}, {missing.reason}",))
+        gone = ranks_text(RankSet.parse(missing.ranks))
+        lines.append((f"not in the file: {gone}, {why_missing(snapshot, missing)}",))
     lines.append(("explain it anywhere: ", (f"breakranks why {path}", "bold")))
     return lines

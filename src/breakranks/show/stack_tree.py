@@ -15,7 +15,7 @@ from breakranks.show.quantities import duration
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, short_path, state_style, state_word
 from breakranks.show.wording.grammar import noun
 from breakranks.snapshot.code_owner import innermost_own
-from breakranks.snapshot.model import Frame, Problem, Process, Rank, Snapshot, Thread
+from breakranks.snapshot.model import Frame, Missing, Problem, Process, Rank, Snapshot, Thread
 from breakranks.snapshot.prefix_tree import StackNode, classes, fold, fold_threads, frames_of
 
 _REASONS = {
@@ -288,14 +288,16 @@ def missing_lines(snapshot: Snapshot, style: TerminalStyle, ranks: RankSet | Non
         if ranks is not None:
             gone &= ranks
         if gone:
-            why = _REASONS.get(missing.reason, missing.reason)
-            if missing.reason == "absent" and snapshot.remote_ranks:
-                why = (
-                    "not found on these hosts" if len(snapshot.hosts) > 1 else f"not found on {snapshot.hosts[0].name}"
-                )
-            more = _MAYBE.get(missing.reason, missing.detail)
-            detail = f": {more}" if more else ""
-            yield (*rank_pieces(gone, style), " ", (f"missing, {why}{detail}", "bad"))
+            yield (*rank_pieces(gone, style), " ", (f"missing, {why_missing(snapshot, missing)}", "bad"))
+
+
+def why_missing(snapshot: Snapshot, missing: Missing) -> str:
+    """``on another host``: why ranks were not seen."""
+    why = _REASONS.get(missing.reason, missing.reason)
+    if missing.reason == "absent" and snapshot.remote_ranks:
+        why = "not found on these hosts" if len(snapshot.hosts) > 1 else f"not found on {snapshot.hosts[0].name}"
+    more = _MAYBE.get(missing.reason, missing.detail)
+    return f"{why}: {more}" if more else why
 
 
 def problem_lines(problems: Iterable[Problem], style: TerminalStyle | None = None) -> Iterator[Line]:

@@ -157,7 +157,8 @@ def _running_place(state: RankState, look: TerminalStyle) -> str:
     if not isinstance(state, WhereEvent):
         return ""
     if state.collective is not None:
-        return f"in {state.collective.op}, {_place(state.collective, look)}"
+        place = state.collective if state.collective.line is not None else next(iter(state.frames), None)
+        return f"in {state.collective.op}, {_place(place, look)}"
     return _place(state.frames[0], look) if state.frames else ""
 
 

@@ -52,6 +52,7 @@ _RICH = {
     "own": "bold yellow",
     "head": "bold",
 }
+_ENDED_STATES = ("Z", "X", "")
 _SUSPEND = "\x1a"
 _LEAVE = ("q", "Q", "\x04")
 
@@ -107,8 +108,10 @@ def _class_rows(snapshot: Snapshot, diagnosis: Diagnosis, style: TerminalStyle) 
 
 
 def ended(snapshot: Snapshot) -> bool:
-    """Whether the job had ranks, and no live one is left."""
-    return bool(snapshot.ranks) and all(rank.process.state in ("Z", "X", "") for rank in snapshot.ranks)
+    """Whether no live rank is left, or the launcher of a job without ranks has ended."""
+    if not snapshot.ranks:
+        return snapshot.launcher is None or snapshot.launcher.state in _ENDED_STATES
+    return all(rank.process.state in _ENDED_STATES for rank in snapshot.ranks)
 
 
 def watch(

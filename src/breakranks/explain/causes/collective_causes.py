@@ -161,7 +161,6 @@ class PeersWait(Cause, frozen=True, kw_only=True):
 
     sides: tuple[InTransfer, ...] = ()
     ring: tuple[int, ...] = ()
-    ring_cut: bool = False
     op: str = ""
     where: Where | None = None
 

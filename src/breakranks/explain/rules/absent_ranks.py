@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from breakranks.explain.actions import Action, Advise, RunBreakranks, attach_to
+from breakranks.explain.activity import BUSY_SHARE
 from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.causes.collective_causes import (
     GatherAdvice,
@@ -21,7 +22,7 @@ from breakranks.explain.collectives import call_facts
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Finding
 from breakranks.explain.finding_parts import CallName, where_of
 from breakranks.explain.job_view import JobView, RankGroup
-from breakranks.explain.process_view import BUSY_SHARE, ProcessView
+from breakranks.explain.process_view import ProcessView
 from breakranks.explain.rules.candidate import (
     FindingCandidate,
     first_wait,
@@ -42,7 +43,7 @@ from breakranks.explain.rules.rank_cause import (
 )
 from breakranks.explain.rules.recorded_calls import gather_of, gathers
 from breakranks.rankset import RankSet
-from breakranks.snapshot.model import Missing
+from breakranks.snapshot.model import Frame, Missing
 
 _SHOWN = 6
 _NAP_SHARE = 0.02  # the share of a CPU that a loop with short sleeps takes
@@ -55,10 +56,10 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
     # A rank that waits for a key of the store waits for the rank that is to write it, which may be another one.
     only_store = all(node.reason == "store" for node in waiting)
     if not waiting:
-        # No known framework: are all remaining ranks in one place, without using a CPU?
+        # No known framework: are all remaining ranks in one loop, without using a CPU?
         waiting = [node for node in job.nodes if node.reason == "sleep" and not node.view.moved]
         # Ranks in one place may be in several groups, which differ in other evidence.
-        if union(waiting) != job.seen or len({node.where for node in waiting}) != 1:
+        if union(waiting) != job.seen or len({_function(node.where) for node in waiting}) != 1:
             return []
         if any(_runs(node.view) for node in waiting):
             return []
@@ -94,6 +95,11 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
         wait = PATIENCE_SECONDS if missing.reason == "absent" or only_store else 0.0
         found.append(FindingCandidate(finding=finding, needs=max(needs, wait), culprits=ranks, victims=victims))
     return found
+
+
+def _function(where: Frame | None) -> tuple[str, str] | None:
+    """A rank may be at any line of a loop with short sleeps."""
+    return (where.function, where.file) if where is not None else None
 
 
 def _runs(view: ProcessView) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from breakranks.explain.actions import RunBreakranks, stacks_of
+from breakranks.explain.activity import BUSY_SHARE
 from breakranks.explain.causes.process_causes import Computing, MovesInCode, NeverLeaves, SeenAtLines, Spinning
 from breakranks.explain.diagnosis import GUESS, LIKELY
 from breakranks.explain.finding_parts import where_of
 from breakranks.explain.job_view import JobView
-from breakranks.explain.process_view import BUSY_SHARE, ProcessView
+from breakranks.explain.process_view import ProcessView
 from breakranks.explain.rules.lock_owners import attach
 from breakranks.explain.rules.rank_cause import SLOW_SECONDS, WORKING_SECONDS, RankCause
 from breakranks.snapshot.code_owner import is_own, native_tail

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from breakranks.explain.actions import stacks_of
+from breakranks.explain.activity import BUSY_SHARE
 from breakranks.explain.causes.process_causes import CFrames, GilHeldInC, GilHolder, GilWaiters
 from breakranks.explain.diagnosis import CERTAIN, LIKELY
 from breakranks.explain.finding_parts import where_of
 from breakranks.explain.job_view import JobView
-from breakranks.explain.process_view import BUSY_SHARE, ProcessView
+from breakranks.explain.process_view import ProcessView
 from breakranks.explain.rules.rank_cause import PATIENCE_SECONDS, RankCause
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Thread

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from breakranks.errors import THIS_BREAKRANKS
 from breakranks.hosts.transports.transport_plan import LostHost
 
 _BY_HAND = "Try it by hand: ssh -oBatchMode=yes {login} true"
@@ -74,7 +75,7 @@ ROWS = (
         pattern=r"connect to host (?P<it>\S+ port \d+): Connection refused",
         kind="refused",
         what="nothing listens on {it}",
-        remedy="Is sshd running there? For another port: --ssh-options '-p PORT'",
+        remedy="Check whether sshd is running there. For another port: --ssh-options '-p PORT'",
     ),
     ErrorPattern(
         pattern=r"connect to host (?P<it>\S+ port \d+): Connection timed out",
@@ -141,7 +142,7 @@ ROWS = (
         pattern=r"Access/permission denied",
         kind="refused",
         what="permission denied to start a step in that Slurm job",
-        remedy="Only the user of the job may: sudo -u USER breakranks …",
+        remedy=f"Only the user of the job may: sudo -u USER {THIS_BREAKRANKS} …",
         schemes=("slurm",),
     ),
     ErrorPattern(
@@ -290,7 +291,7 @@ _TRIES = {
     "pdsh": "Try it by hand: PDSH_RCMD_TYPE=ssh pdsh -S -w {login} true",
     "slurm": "Try it by hand: srun --jobid JOBID --overlap -w {bare} -N1 -n1 true",
     "mpi": "Try it by hand: mpirun --host {bare} -np 1 hostname",
-    "exec": "Does the command pass on standard input (docker exec -i), without a terminal (-t)? Try it by hand: … cat",
+    "exec": "The command must pass on standard input (docker exec -i), without a terminal (-t). Try it by hand: … cat",
 }
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from breakranks.errors import ManyJobsError, NoJobError, UsageError
+from breakranks.errors import THIS_BREAKRANKS, ManyJobsError, NoJobError, UsageError
 from breakranks.hosts.transports.local_programs import ProgramOutput, ask, without
 from breakranks.hosts.transports.node_sets import checked
 from breakranks.hosts.transports.ssh import patience
@@ -94,7 +94,8 @@ def _only(jobs: Sequence[SlurmJob]) -> SlurmJob:
     """Return the only job; raise an error that lists the jobs if there are several."""
     if not jobs:
         raise NoJobError(
-            "you have no running job in Slurm", "See: squeue --me. For a job of another user: sudo -u USER breakranks …"
+            "you have no running job in Slurm",
+            f"See: squeue --me. For a job of another user: sudo -u USER {THIS_BREAKRANKS} …",
         )
     if len(jobs) == 1:
         return jobs[0]
@@ -153,7 +154,7 @@ def _one(id: str, deadline: float) -> SlurmJob:
     if job.uid != os.getuid():
         raise UsageError(
             f"Slurm job {id} belongs to {job.user}, and only that user may start a step in it, not even root",
-            f"Run it as that user: sudo -u {job.user} breakranks …; or as root with ssh:{job.nodes}",
+            f"Run it as that user: sudo -u {job.user} {THIS_BREAKRANKS} …; or as root with ssh:{job.nodes}",
         )
     return job
 

@@ -62,10 +62,6 @@ class DumpSkipped(NamedTuple):
         return Problem(f"{self.file.path} {self.what}: left out", self.remedy)
 
 
-def is_folder(path: str) -> bool:
-    return os.path.isdir(path)
-
-
 def files(folder: str) -> list[DumpFile]:
     """Return the files that may be dumps, by the rank in the name: ``nccl_trace_rank_13``, ``13``, ``fr_13.json``."""
     found = sorted(_walk(folder, _MAX_DEPTH), key=lambda file: (file.rank, file.path))

@@ -24,7 +24,7 @@ def read_answer(data: bytes) -> Dump:
         answer: dict[str, Any] = json.loads(head)
         sizes = [int(size) for size in answer["sizes"]]
         threads = {int(ident): int(tid) for ident, tid in answer["threads"].items()}
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DumpError(f"returned an invalid answer ({type(error).__name__})") from None
     if sum(sizes) != len(rest):
         raise DumpError("returned a truncated answer")

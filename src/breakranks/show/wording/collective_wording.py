@@ -6,7 +6,7 @@ from breakranks.explain.causes import collective_causes as c
 from breakranks.explain.finding_parts import Subject, Where
 from breakranks.rankset import RankSet, short_text
 from breakranks.show.quantities import duration, plural
-from breakranks.show.wording.grammar import listed, noun, pronoun, verb
+from breakranks.show.wording.grammar import all_of, its, listed, noun, pronoun, verb
 from breakranks.show.wording.value_wording import (
     activity,
     call,
@@ -74,8 +74,8 @@ def _(cause: c.NeverCame, subject: Subject) -> str:
 @cause_text.register
 def _(cause: c.HasGone, subject: Subject) -> str:
     it = pronoun(subject.count, "it", "they")
-    here = verb(subject.count, "are")
-    return f"{_are(subject.ranks)} gone: {it} took part in {call(cause.call)} and {here} no longer here"
+    exists = f"no longer {verb(subject.count, 'exist')}"
+    return f"{ranks(subject.ranks)} {exists}: {it} took part in {call(cause.call)}"
 
 
 @cause_text.register
@@ -127,19 +127,19 @@ def _(cause: c.DifferentPlaces, subject: Subject) -> str:
 def _(cause: c.AllSeenWait, subject: Subject) -> str:
     where = "on another host" if number(cause.unseen) == 1 else "on other hosts"
     unseen = f"{_are(cause.unseen)} {where} and {verb(number(cause.unseen), 'were')} not inspected"
-    everyone = f"all {cause.count:,} inspected ranks wait" if cause.count != 1 else "the only inspected rank waits"
+    everyone = f"{all_of(cause.count)} inspected ranks wait" if cause.count != 1 else "the only inspected rank waits"
     return f"{everyone} in {wait_place(cause.at)}; {unseen}"
 
 
 @cause_text.register
 def _(cause: c.NoneComesOut, subject: Subject) -> str:
-    why = ": sizes, groups or the number of calls differ, or the network is cut"
+    why = "; possible causes: different sizes or groups, a different number of calls, or a cut network"
     if cause.differs is not None:
         why = f"; {fact_text(cause.differs)}"
-    doing = f"{activity(cause.doing)} in {place(cause.doing.where)}"
+    doing = f"{activity(cause.doing)}, in {place(cause.doing.where)}"
     if cause.count == 1:
-        return f"the only rank is {doing} and does not return{why}"
-    return f"all {cause.count:,} ranks are {doing} and none of them returns{why}"
+        return f"the only rank is {doing}, and does not return{why}"
+    return f"{all_of(cause.count)} ranks are {doing}, and {'neither' if cause.count == 2 else 'none'} returns{why}"
 
 
 @cause_text.register
@@ -147,8 +147,8 @@ def _(cause: c.RingWait, subject: Subject) -> str:
     head = f"{ranks(cause.ranks)} wait for each other"
     if not cause.transfers:
         head += " because they entered their groups in different orders or one of them skipped a call"
-    sides = listed([f"{ranks(side.ranks)} in {call(side.call)}" for side in cause.sides])
-    return f"{head}: {sides}" + (f" and {cause.more} more" if cause.more else "")
+    sides = [f"{ranks(side.ranks)} in {call(side.call)}" for side in cause.sides]
+    return f"{head}: {listed([*sides, f'{cause.more} more'] if cause.more else sides)}"
 
 
 @cause_text.register
@@ -160,12 +160,12 @@ def _(cause: c.CallsDiffer, subject: Subject) -> str:
 @cause_text.register
 def _(cause: c.RootsDiffer, subject: Subject) -> str:
     sides = listed([f"{ranks(side.ranks)} with root {side.root}" for side in cause.sides])
-    return f"{call(cause.call)} is called with different roots: {sides}"
+    return f"{call(cause.call)} was called with different roots: {sides}"
 
 
 @cause_text.register
 def _(cause: c.CallStalled, subject: Subject) -> str:
-    everyone = f"{ranks(cause.only)}, its only member," if cause.only else f"all {cause.members} members"
+    everyone = f"{ranks(cause.only)}, its only member," if cause.only else f"{all_of(cause.members)} members"
     count = 1 if cause.only else cause.members
     if cause.inside:
         text = f"{everyone} {verb(count, 'have')} entered {call(cause.call)}, and {_has(cause.inside)} not returned"
@@ -192,7 +192,7 @@ def _(cause: c.LauncherWaits, subject: Subject) -> str:
 def _(cause: c.RanksMove, subject: Subject) -> str:
     if cause.seen == 1:
         return "the only rank is making progress"
-    many = f"all {cause.seen:,}" if cause.moving == cause.seen else f"{cause.moving:,} of {cause.seen:,}"
+    many = all_of(cause.seen) if cause.moving == cause.seen else f"{cause.moving:,} of {cause.seen:,}"
     return f"{many} ranks {verb(cause.moving, 'are')} making progress"
 
 
@@ -219,7 +219,7 @@ def _gather(gather: c.Gather) -> str:
         what = f"alone {verb(count, 'run')} an FSDP model"
         text = f"the all_gather of {f'the parameters of {gather.module}' if gather.module else 'its parameters'}"
     else:
-        what, text = f"alone {verb(count, 'gather')} a sharded tensor", "its all_gather"
+        what, text = f"alone {verb(count, 'gather')} a sharded tensor", f"{its(count)} all_gather"
     return f"{who(gather.subject)} {what}, in {place(gather.where)}: {text}"
 
 

@@ -10,8 +10,8 @@ from breakranks.show.wording.value_wording import command, doing_for, number, pl
 from breakranks.show.wording.wording_registry import cause_text, fact_text
 
 
-def _made(age: float | None) -> str:
-    return "" if age is None else f", made {duration(age)} ago"
+def _modified(age: float | None) -> str:
+    return "" if age is None else f", last modified {duration(age)} ago"
 
 
 def _holder(holder: f.LockHolder) -> str:
@@ -33,13 +33,15 @@ def _(cause: f.UnknownLockFile, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: f.StaleLockFile, subject: Subject) -> str:
-    text = f"for the lock file {cause.path}{_made(cause.age)}, which no process holds: it was left behind"
+    text = f"for the lock file {cause.path}{_modified(cause.age)}, which no process holds: it was left behind"
     return predicate(subject, "wait", text)
 
 
 @cause_text.register
 def _(cause: f.LockFileHeld, subject: Subject) -> str:
-    return predicate(subject, "wait", f"for the lock {cause.path}{_made(cause.age)}, held by {_holder(cause.holder)}")
+    return predicate(
+        subject, "wait", f"for the lock {cause.path}{_modified(cause.age)}, held by {_holder(cause.holder)}"
+    )
 
 
 @cause_text.register
@@ -69,7 +71,7 @@ def _(fact: f.UnknownFile) -> str:
 
 @fact_text.register
 def _(fact: f.FileExists) -> str:
-    return f"{fact.path} exists{_made(fact.age)}"
+    return f"{fact.path} exists{_modified(fact.age)}"
 
 
 @fact_text.register

@@ -29,6 +29,14 @@ def pronoun(number: int, name: str = "it", many: str = "them") -> str:
     return name if number == 1 else many
 
 
+def all_of(number: int) -> str:
+    """
+    >>> all_of(2), all_of(3000)
+    ('both', 'all 3,000')
+    """
+    return "both" if number == 2 else f"all {number:,}"
+
+
 def its(number: int) -> str:
     return "its" if number == 1 else "their"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakranks.explain.causes import helper_causes as h
 from breakranks.explain.finding_parts import Subject
 from breakranks.show.quantities import duration
-from breakranks.show.wording.grammar import its, listed, noun, verb
+from breakranks.show.wording.grammar import all_of, its, listed, noun, verb
 from breakranks.show.wording.value_wording import activity, command, lasted, place, predicate
 from breakranks.show.wording.wording_registry import cause_text, fact_text
 
@@ -111,7 +111,7 @@ def _(fact: h.ReadsSample) -> str:
 def _(fact: h.HelpersIdle) -> str:
     if fact.count == 1:
         return "its only helper is idle, waiting for work"
-    return f"all {fact.count} helpers are idle, waiting for work"
+    return f"{all_of(fact.count)} helpers are idle, waiting for work"
 
 
 @fact_text.register

@@ -15,8 +15,8 @@ _STOPPED = {
     "": "stopped",
 }
 _STATES = {
-    "T": "in state T: it was stopped by SIGSTOP or SIGTSTP",
-    "t": "in state t: it was stopped by a process that traces it",
+    "T": "in state T: stopped by a signal (SIGSTOP, SIGTSTP, SIGTTIN or SIGTTOU)",
+    "t": "in state t: stopped by a process that traces it",
     "Z": "a zombie",
     "X": "gone",
 }

@@ -1,0 +1,77 @@
+"""When a job has been sampled for long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from breakranks.backend.sampling_loop import sample_until_conclusive
+from breakranks.snapshot.model import Call, Missing, Snapshot
+
+from .jobs import LONG_SLEEP, World, own
+
+
+class Recorded:
+    """A job with one snapshot after another; the last one is repeated."""
+
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+        self._snapshots = snapshots
+        self.sampled = 0
+
+    def __enter__(self) -> Recorded:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+    def sample(self, native: bool = False, recorders: bool = False, visit: str = "", samples: int = 1) -> None:
+        self.sampled += 1
+
+    def snapshot(self, keep: int | None = None) -> Snapshot:
+        return self._snapshots[min(self.sampled - 2, len(self._snapshots) - 1)]
+
+
+def polling(span: float, *, odd: bool = False) -> Snapshot:
+    """Two ranks that poll for the part of a third. ``odd``: one of them was sampled between two sleeps."""
+    world = World(world_size=3, span=span)
+    nap = Call("clock_nanosleep", left=0.2)
+    for rank in range(2):
+        call = None if odd and rank else nap
+        world.add(world.thread(own("merge_parts"), call=call, idle=span, state="R" if call is None else "S"))
+    world.missing.append(Missing(ranks="2", reason="exited"))
+    return world.snapshot()
+
+
+def test_one_odd_sample_does_not_end_the_inspection() -> None:
+    # GIVEN a cause that must last for ten seconds, and a sample in between that does not show it
+    sampler = Recorded([polling(2.0), polling(4.0, odd=True), polling(30.0)])
+
+    # WHEN
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+
+    # THEN
+    assert diagnosis.verdict is not None and diagnosis.verdict.kind == "rank-exited", diagnosis
+    assert sampler.sampled == 4
+
+
+def test_a_job_in_which_nothing_moves_is_looked_at_twice() -> None:
+    sampler = Recorded([polling(2.0, odd=True), polling(30.0)])
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+    assert diagnosis.verdict is not None, diagnosis
+
+
+def test_a_job_that_moves_takes_two_samples() -> None:
+    world = World(span=1.0)
+    for _ in range(2):
+        world.add_moving(world.thread(own("step", 10), call=None, state="R"), world.thread(own("load", 20), call=None))
+    sampler = Recorded([world.snapshot()])
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+    assert (diagnosis.verdict, sampler.sampled) == (None, 2)
+
+
+def test_nothing_is_found_twice_in_a_row() -> None:
+    world = World(span=1.0)
+    world.add(world.thread(own("serve"), call=LONG_SLEEP, idle=0.5))
+    sampler = Recorded([world.snapshot()])
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+    assert (diagnosis.verdict, sampler.sampled) == (None, 3)
