@@ -14,10 +14,11 @@ from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.cli.exit_status import FOUND, OK
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
-from breakranks.explain.collectives.root_causes import STALLED, causes
+from breakranks.explain.collectives.root_causes import causes
+from breakranks.explain.collectives.wait_ages import is_hang
 from breakranks.rankset import ranks_text
 from breakranks.show.choose_groups import choose_groups
-from breakranks.show.collective_lines import collectives_lines, is_young, unread
+from breakranks.show.collective_lines import collectives_lines, unread
 from breakranks.show.collectives_json import collectives_json
 from breakranks.show.group_progress import standings
 from breakranks.show.json_output import to_text
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", metavar="N", type=int, default=0, help="print the last N calls of each shown group, side by side"
     )
-    target_args.add_no_inject(parser)
+    target_args.add_no_inject(parser, "not for a running job: its recorders can only be read inside its ranks")
     target_args.add_output(parser, full="print every group and every rank")
 
 
@@ -68,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
         lines = collectives_lines(progress, groups, look, history=args.history, ranks=ranks, whole=whole)
         terminal_output.show(lines, look)
 
-    hangs = any(cause.kind != STALLED or cause.victims for cause in root_causes)
-    return FOUND if hangs and not is_young(progress) else OK
+    return FOUND if is_hang(progress, root_causes) else OK
 
 
 def _read(job: RunningJob, args: argparse.Namespace) -> Snapshot:

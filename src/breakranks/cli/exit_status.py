@@ -14,7 +14,11 @@ MEANINGS = {
     "ps": ("jobs were found, or slurm: has none", "", "no job was found, or none could be inspected"),
     "stacks": ("at least one stack was read", "", "no stack was read"),
     "top": ("no verdict", "a verdict was found", "the job could not be inspected"),
-    "console": ("every rank answered", "a rank answered with an error, or did not answer", "no job was found, or no rank stopped in time"),
+    "console": (
+        "every rank answered",
+        "a rank answered with an error, or did not answer",
+        "no job was found, or no rank stopped in time",
+    ),
     "attach": (
         "every rank answered",
         "a rank answered with an error, or did not answer",

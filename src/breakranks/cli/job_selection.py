@@ -18,7 +18,6 @@ from breakranks.errors import NoJobError, UsageError
 from breakranks.jobs.rank_selection import selected_ranks
 from breakranks.jobs.targets import DumpFolder, Hosts, Local, Pids, SnapshotFile, parse_target
 from breakranks.rankset import RankSet, ranks_text
-from breakranks.show.stack_tree import of_dumps
 from breakranks.snapshot.model import Snapshot
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def living_ranks_of(job: RunningJob, text: str | None) -> RankSet | None:
 
 def need_processes(target: RunningJob | Snapshot, name: str | None) -> None:
     """Raise UsageError for a target without processes: a folder of dumps, or a snapshot that was made of one."""
-    if isinstance(target, Snapshot) and of_dumps(target):
+    if isinstance(target, Snapshot) and target.of_dumps:
         raise UsageError(
             f"{name} contains flight recorder dumps, and no processes",
             f"Explain the dumps: breakranks why {name}, or breakranks collectives {name}",

@@ -14,7 +14,7 @@ from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.cli.exit_status import FAILED
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet
-from breakranks.show.stack_tree import of_dumps, stacks_lines
+from breakranks.show.stack_tree import stacks_lines
 from breakranks.snapshot.model import Snapshot
 from breakranks.snapshot.newest_calls import with_newest_calls
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _recorded(snapshot: Snapshot, name: str | None) -> Snapshot:
-    return with_newest_calls(snapshot, name) if of_dumps(snapshot) else snapshot
+    return with_newest_calls(snapshot, name) if snapshot.of_dumps else snapshot
 
 
 def _sampled(job: RunningJob, ranks: RankSet | None, args: argparse.Namespace) -> Snapshot:

@@ -60,13 +60,12 @@ def add_output(parser: argparse.ArgumentParser, *, json: bool = True, full: str 
     )
 
 
-def add_no_inject(parser: argparse.ArgumentParser) -> None:
+def add_no_inject(
+    parser: argparse.ArgumentParser,
+    help: str = "do not run code inside the ranks; call numbers, groups, lock owners and steps are then unknown",
+) -> None:
     """Add ``--no-inject``."""
-    parser.add_argument(
-        "--no-inject",
-        action="store_true",
-        help="do not run code inside the ranks; call numbers, groups, lock owners and steps are then unknown",
-    )
+    parser.add_argument("--no-inject", action="store_true", help=help)
 
 
 def reach_words(args: argparse.Namespace) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from breakranks.explain.collectives.dump_verdict import is_of_dumps
 from breakranks.explain.diagnosis import Diagnosis
 from breakranks.explain.frame_meanings import FrameTable
 from breakranks.explain.verdict import explain
@@ -14,7 +13,7 @@ from breakranks.snapshot.model import Snapshot, only
 
 def explain_ranks(snapshot: Snapshot, ranks: RankSet | None, table: FrameTable) -> tuple[Snapshot, Diagnosis]:
     """Return the part of a snapshot that is about these ranks, or all of it, and its diagnosis."""
-    if is_of_dumps(snapshot):
+    if snapshot.of_dumps:
         # A rank is known to be behind only from the calls of the others, so all ranks are explained.
         return snapshot, about(explain(snapshot, table), ranks)
     chosen = only(snapshot, ranks)

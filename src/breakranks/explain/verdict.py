@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from breakranks.explain.causes.collective_causes import RanksMove
-from breakranks.explain.collectives.dump_verdict import explain_dumps, is_of_dumps
+from breakranks.explain.collectives.dump_verdict import explain_dumps
 from breakranks.explain.diagnosis import CERTAIN, Diagnosis, Finding, RankClass
 from breakranks.explain.finding_parts import Subject, where_of
 from breakranks.explain.frame_meanings import PEER, FrameTable
@@ -46,7 +46,7 @@ def explain(snapshot: Snapshot, table: FrameTable | None = None) -> Diagnosis:
     If more samples could change the answer, ``settled`` is False and ``wait`` is how many seconds to wait before the
     next sample.
     """
-    if is_of_dumps(snapshot):
+    if snapshot.of_dumps:
         return explain_dumps(snapshot)
     found = _explain(JobView(snapshot, table))
     if not snapshot.target:

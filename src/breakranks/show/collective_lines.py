@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
+from breakranks.explain.collectives.wait_ages import YOUNG_SECONDS, is_young, oldest_wait
 from breakranks.rankset import RankSet
 from breakranks.show.call_names import cut, group_name, rank_cells, short_name
 from breakranks.show.group_lines import group_lines, held_up, history_lines
@@ -19,12 +20,11 @@ from breakranks.show.group_progress import (
     GroupProgress,
     PendingTransfers,
     moments,
-    oldest_wait,
     transfers,
 )
 from breakranks.show.lost_host_lines import lost_lines
 from breakranks.show.quantities import duration, plural
-from breakranks.show.stack_tree import header, missing_lines, only_recorded, problem_lines, rank_pieces
+from breakranks.show.stack_tree import header, missing_lines, problem_lines, rank_pieces
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns
 from breakranks.show.wording.grammar import verb
 from breakranks.snapshot.model import Problem, Snapshot
@@ -32,7 +32,6 @@ from breakranks.snapshot.model import Problem, Snapshot
 GROUPS_SHOWN = 12
 _ROWS_SHOWN = 12
 _ECHOES_SHOWN = 3
-_YOUNG_SECONDS = 2.0
 
 
 def collectives_lines(
@@ -159,7 +158,7 @@ def _pending(alike: list[GroupProgress]) -> str:
     started = all(row.state in (DONE, UNDER_WAY) for row in rows)
     ages = [row.waits_seconds for row in rows if row.waits_seconds is not None]
     text = f"all have entered it, {'started' if started else 'not completed'}"
-    return f"{text} for {duration(max(ages))}" if ages and max(ages) >= _YOUNG_SECONDS else text
+    return f"{text} for {duration(max(ages))}" if ages and max(ages) >= YOUNG_SECONDS else text
 
 
 def _more(progress: CollectiveProgress, left: list[GroupProgress]) -> Iterator[Line]:
@@ -252,12 +251,6 @@ def unread_lines(snapshot: Snapshot, style: TerminalStyle) -> Iterator[Line]:
         yield (*rank_pieces(ranks, style), " ", (f"unseen: {what}", "warn"))
         if remedy:
             yield ("    ", remedy)
-
-
-def is_young(progress: CollectiveProgress) -> bool:
-    """Whether the waits of a live job are so short that it may be healthy."""
-    age = oldest_wait(progress)
-    return age is not None and age < _YOUNG_SECONDS and not all(map(only_recorded, progress.snapshot.ranks))
 
 
 def _young_lines(progress: CollectiveProgress) -> Iterator[Line]:

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from breakranks.explain.collectives.collective_progress import CallMismatch, CollectiveProgress
 from breakranks.explain.collectives.root_causes import RootCause
+from breakranks.explain.collectives.wait_ages import longest
 from breakranks.rankset import RankSet
-from breakranks.snapshot.model import Snapshot
-from breakranks.snapshot.recorder_tables import NOT_RECORDED, STARTED, Entry, Recorder, Track
+from breakranks.snapshot.recorder_tables import NOT_RECORDED, STARTED, Entry, Track
 
 WAITING, UNDER_WAY, DONE = "waiting", "started", "completed"
-# A dump whose time is this much newer than its newest call was copied, so its time is not that of its writing.
-_COPIED_SECONDS = 6 * 3600.0
 
 
 class ProgressRow(NamedTuple):
@@ -180,8 +178,8 @@ def _rows(progress: CollectiveProgress, tracks: dict[int, Track]) -> tuple[Progr
                 awaited=waited[after] if after < len(waited) and not old else 0,
                 waits_in=pending[0].number if pending else 0,
                 waits_operations=_distinct(track.row(pending[0].number) for track in mine) if pending else (),
-                seconds=_longest(progress, newest),
-                waits_seconds=_longest(progress, heads),
+                seconds=longest(progress, newest),
+                waits_seconds=longest(progress, heads),
                 stale=old,
             )
         )
@@ -190,25 +188,6 @@ def _rows(progress: CollectiveProgress, tracks: dict[int, Track]) -> tuple[Progr
 
 def _distinct(rows: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(rows))
-
-
-def _longest(progress: CollectiveProgress, calls: list[tuple[int, Entry]]) -> float | None:
-    ages = [seconds_since(progress, rank, entry) for rank, entry in calls]
-    return max((age for age in ages if age is not None), default=None)
-
-
-def seconds_since(progress: CollectiveProgress, rank: int, entry: Entry) -> float | None:
-    """Return how old a call was when the recorder was read. For a dump without the time of its writing: how much older
-    it is than the newest call of all."""
-    if not entry.created:
-        return None
-    return max(0.0, _looked_at(progress.snapshot, progress.recorders[rank]) - entry.created)
-
-
-def _looked_at(snapshot: Snapshot, recorder: Recorder) -> float:
-    live = bool(snapshot.ranks) and snapshot.ranks[0].process.pid > 0
-    believable = live or 0 <= recorder.time - recorder.newest < _COPIED_SECONDS
-    return recorder.time if recorder.time and believable else snapshot.time
 
 
 def moments(progress: CollectiveProgress, group: GroupProgress, count: int) -> list[CallTime]:
@@ -269,7 +248,7 @@ def transfers(progress: CollectiveProgress, ranks: RankSet | None = None) -> lis
             group=group,
             calls=len(calls),
             answered=answered,
-            seconds=_longest(progress, calls),
+            seconds=longest(progress, calls),
         )
         for (sends, peer, group, answered), calls in found.items()
     ]
@@ -282,9 +261,3 @@ def transfers(progress: CollectiveProgress, ranks: RankSet | None = None) -> lis
             transfer.peer,
         ),
     )
-
-
-def oldest_wait(progress: CollectiveProgress) -> float | None:
-    """Return how long the longest wait for another rank has lasted."""
-    heads = [(rank, wait.entry) for rank, waits in progress.waits.items() for wait in waits if wait.others]
-    return _longest(progress, heads)

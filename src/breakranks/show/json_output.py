@@ -11,7 +11,6 @@ from breakranks.explain.finding_parts import Where
 from breakranks.explain.wait_chains import said_together, spoken
 from breakranks.rankset import RankSet
 from breakranks.show.lost_host_lines import lost_hosts
-from breakranks.show.stack_tree import of_dumps
 from breakranks.show.wording.finding_wording import because, evidence_lines, label, next_lines, summary
 from breakranks.show.wording.introspection_wording import said_text
 from breakranks.snapshot.debugger_threads import is_agent_thread
@@ -57,7 +56,7 @@ def job_json(snapshot: Snapshot) -> Object:
         "unseen": str(unseen),
         "key": job.key,
         # The oldest call in a dump is not the start of the job.
-        "started": 0.0 if of_dumps(snapshot) else job.started,
+        "started": 0.0 if snapshot.of_dumps else job.started,
         "command": list(job.command),
         "missing": [{"ranks": m.ranks, "reason": m.reason, "detail": m.detail} for m in snapshot.missing],
         "lost_hosts": [

@@ -15,7 +15,7 @@ from breakranks.show.quantities import duration
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, short_path, state_style, state_word
 from breakranks.show.wording.grammar import noun
 from breakranks.snapshot.code_owner import innermost_own
-from breakranks.snapshot.model import Frame, Missing, Problem, Process, Rank, Snapshot, Thread
+from breakranks.snapshot.model import Frame, Missing, Problem, Process, Snapshot, Thread
 from breakranks.snapshot.prefix_tree import StackNode, classes, fold, fold_threads, frames_of
 
 _REASONS = {
@@ -84,7 +84,7 @@ def header(snapshot: Snapshot, style: TerminalStyle) -> Line:
     here = len({rank.rank for rank in snapshot.ranks})
     of = f" of {job.world_size:,}" if job.world_size and job.world_size != here else ""
     ranks = f"{here:,}{of} {noun(2 if of else here, 'rank')}"
-    if of_dumps(snapshot):
+    if snapshot.of_dumps:
         # The start of the job and the time of the inspection are not known. The time is in UTC, because dumps come from
         # other machines.
         newest = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.time))
@@ -96,16 +96,6 @@ def header(snapshot: Snapshot, style: TerminalStyle) -> Line:
         ("job " + job.key, "head"),
         f" · {job.launcher} · {ranks}{hosts}{ran}{seen}",
     )
-
-
-def only_recorded(rank: Rank) -> bool:
-    """Whether nothing is known of a rank except its flight recorder."""
-    return rank.recorder is not None and not rank.process.pid
-
-
-def of_dumps(snapshot: Snapshot) -> bool:
-    """Whether that is true for all ranks: there are no processes to show."""
-    return bool(snapshot.ranks) and all(map(only_recorded, snapshot.ranks))
 
 
 def tree_lines(root: StackNode, style: TerminalStyle, notes: Callable[[RankSet], str] = _no_notes) -> Iterator[Line]:
@@ -254,7 +244,7 @@ def stackless_lines(
     """Yield the live ranks whose stack could not be read, folded by reason."""
     found: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
-        if (ranks is not None and rank.rank not in ranks) or only_recorded(rank):
+        if (ranks is not None and rank.rank not in ranks) or rank.only_recorded:
             continue
         process = rank.process
         last = process.samples[-1] if process.samples else None
@@ -322,8 +312,6 @@ __all__ = [
     "function_name",
     "header",
     "missing_lines",
-    "of_dumps",
-    "only_recorded",
     "place",
     "problem_lines",
     "rank_pieces",

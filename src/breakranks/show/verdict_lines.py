@@ -13,7 +13,6 @@ from breakranks.show.stack_tree import (
     function_name,
     header,
     missing_lines,
-    of_dumps,
     place,
     problem_lines,
     set_text,
@@ -63,10 +62,10 @@ def why_lines(snapshot: Snapshot, diagnosis: Diagnosis, style: TerminalStyle) ->
     if verdict is not None:
         yield from verdict_lines(verdict, diagnosis, style)
     else:
-        yield from _nothing_recorded(snapshot, diagnosis) if of_dumps(snapshot) else _nothing(diagnosis)
+        yield from _nothing_recorded(snapshot, diagnosis) if snapshot.of_dumps else _nothing(diagnosis)
     yield from _others(diagnosis, style)
     yield ()
-    yield from class_lines(diagnosis, style, still=of_dumps(snapshot))
+    yield from class_lines(diagnosis, style, still=snapshot.of_dumps)
     for lines in (
         stackless_lines(snapshot, style),
         missing_lines(snapshot, style),

@@ -193,6 +193,11 @@ class Rank:
     local_rank: int = -1
     recorder: Recorder | None = None
 
+    @property
+    def only_recorded(self) -> bool:
+        """Whether nothing is known of the rank except its flight recorder."""
+        return self.recorder is not None and not self.process.pid
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
@@ -278,6 +283,11 @@ class Snapshot:
     def remote_ranks(self) -> bool:
         """Whether ranks are on several hosts, or on another host than the one it was made on: then hosts are shown."""
         return len(self.hosts) > 1 or bool(self.target)
+
+    @property
+    def of_dumps(self) -> bool:
+        """Whether nothing is known of the ranks except their flight recorders: there are no processes to show."""
+        return bool(self.ranks) and all(rank.only_recorded for rank in self.ranks)
 
     def stack(self, row: int) -> tuple[Frame, ...]:
         """The frames of one row, outermost first."""

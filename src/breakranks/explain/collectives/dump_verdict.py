@@ -6,19 +6,12 @@ from breakranks.explain.actions import Action, Advise, RunBreakranks
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
 from breakranks.explain.collectives.root_causes import MISMATCH, MISSING, ORDER, STALLED, RootCause, causes
+from breakranks.explain.collectives.wait_ages import YOUNG_SECONDS
 from breakranks.explain.diagnosis import CERTAIN, GUESS, LIKELY, Diagnosis, Finding, RankClass
 from breakranks.explain.finding_parts import CallName, Doing, Subject, where_of
 from breakranks.rankset import RankSet
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Frame, Snapshot
-
-# If a wait was this short when its dump was written, the job may be healthy.
-_YOUNG_SECONDS = 2.0
-
-
-def is_of_dumps(snapshot: Snapshot) -> bool:
-    """Whether nothing is known of the ranks except their recorders."""
-    return bool(snapshot.ranks) and all(rank.recorder is not None and not rank.process.pid for rank in snapshot.ranks)
 
 
 def explain_dumps(snapshot: Snapshot) -> Diagnosis:
@@ -35,7 +28,7 @@ def _finding(progress: CollectiveProgress, cause: RootCause) -> Finding:
     frame = _where(progress, cause)
     age = _age(progress, cause)
     # Calls that differ, and rings, are permanent. A rank that has not arrived yet may be normal.
-    young = cause.kind in (MISSING, STALLED) and age is not None and age < _YOUNG_SECONDS
+    young = cause.kind in (MISSING, STALLED) and age is not None and age < YOUNG_SECONDS
     confidence, ground = (GUESS, "young-dumps") if young else _confidence(progress, cause)
     return Finding(
         kind=cause.kind,
