@@ -371,7 +371,7 @@ class Talk:
 
 def test_what_resumes_a_rank_is_not_for_its_next_stop(place: Place) -> None:
     """GIVEN a rank that is held again WHEN a `go` and a `c` for the stop before come late THEN it stays."""
-    job = place.job(2, "steps", "2")
+    job = place.job(2, "steps", "3")
     job.stopped()
     sockets = place.sockets()
     with connect(sockets[0]) as first, connect(sockets[1]) as second:
@@ -387,9 +387,12 @@ def test_what_resumes_a_rank_is_not_for_its_next_stop(place: Place) -> None:
         answer = held.ask(do="run", line="p 6 * 7")
         assert (answer.get("text"), answer["state"]["turn"]) == ("42\n", later["turn"]), answer
         held.ask(do="go", turn=later["turn"])
-        wait_for("rank 1 to run", lambda: set(job.stops()) == {0})
+        wait_for("rank 1 to run", lambda: held.ask(do="state")["turn"] > later["turn"])
         late = held.ask(do="run", line="c", look=True, turn=later["turn"])  # as in an attach
         assert late["went"], late
+        second = stopper.ask(do="state")
+        stopper.ask(do="go")
+        wait_for("the last stop", lambda: stopper.ask(do="state")["turn"] > second["turn"] + 1)
         stopper.ask(do="go")
     job.ends()
 

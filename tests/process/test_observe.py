@@ -24,8 +24,8 @@ from breakranks.observe import (
     kernel_locks,
     native_frames,
     open_files,
-    permissions,
     process_state,
+    ptrace_permissions,
     pyspy_parse,
     safe_locals,
 )
@@ -280,7 +280,7 @@ def test_the_watchdog_leaves_alone_what_was_stopped_before() -> None:
 
 def test_another_users_process_names_the_user_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    problem = permissions.denied(1)
+    problem = ptrace_permissions.denied(1)
     assert "another user" in problem.what
     assert "sudo" in problem.remedy
 
@@ -303,7 +303,7 @@ def innermost(found: pyspy_parse.PythonStacks) -> str:
 
 def test_another_tool_that_looks_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a process traced by strace WHEN strace detaches just after tracing was denied THEN the stack is read."""
-    for_now = permissions.for_now
+    for_now = ptrace_permissions.for_now
     with python(WAITS) as target, Processes() as others:
         for _ in range(5):
             tracer = others.start(["strace", "-qq", "-o", "/dev/null", "-p", str(target.pid)])
@@ -315,7 +315,7 @@ def test_another_tool_that_looks_for_a_moment_is_waited_for(monkeypatch: pytest.
                 tracer.wait()
                 return found
 
-            monkeypatch.setattr(permissions, "for_now", refused)
+            monkeypatch.setattr(ptrace_permissions, "for_now", refused)
             assert innermost(pyspy_parse.sweep([target.pid])[target.pid]) == "wait_here"
             assert tracer.poll() is not None, "tracing was not denied"
 

@@ -154,7 +154,7 @@ class Console:
         everyone = not word.rest or word.rest == "all"
         ranks = RankSet.span(0, max(session.world, 1)) | session.ranks if everyone else self._named(word.rest)
         if not everyone:
-            self._known(ranks, remote_ranks=True)
+            self._known(ranks, allow_unconnected=True)
         stopped = ranks & session.stopped
         if not stopped and not (ranks - session.ranks):
             yield Notice(text="no rank is held", style="dim")
@@ -246,11 +246,11 @@ class Console:
             case other:
                 return RankSet.parse(other)
 
-    def _known(self, ranks: RankSet, *, remote_ranks: bool = False) -> RankSet:
+    def _known(self, ranks: RankSet, *, allow_unconnected: bool = False) -> RankSet:
         """The same ranks, if all of them are connected, or may be on other hosts. Raises UsageError."""
         session = self.session
         job = RankSet.span(0, session.world)
-        unknown = ranks - session.ranks - (job if remote_ranks else RankSet())
+        unknown = ranks - session.ranks - (job if allow_unconnected else RankSet())
         if not ranks:
             raise UsageError(
                 "no rank is stopped", f"Connected: {session.ranks or 'none'}; `interrupt` stops ranks that run."

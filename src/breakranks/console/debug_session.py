@@ -330,13 +330,13 @@ class DebugSession:
     def go(self, ranks: RankSet) -> None:
         """Resume ranks; those of other hosts through the job's own store."""
         here = ranks & self.ranks
-        remote_ranks = ranks - here
-        speaker = (self.stopped or self.ranks) if remote_ranks else RankSet()
+        elsewhere = ranks - here
+        speaker = (self.stopped or self.ranks) if elsewhere else RankSet()
         for rank in here:
-            relay = remote_ranks if speaker and rank == speaker.first else RankSet()
+            relay = elsewhere if speaker and rank == speaker.first else RankSet()
             self.links[rank].send(GoRequest(id=next(self._numbers), ranks=str(relay), turn=self._turn(rank)))
-        if remote_ranks and speaker and speaker.first not in here:
-            self.links[speaker.first].send(GoRequest(id=next(self._numbers), ranks=str(remote_ranks), only=True))
+        if elsewhere and speaker and speaker.first not in here:
+            self.links[speaker.first].send(GoRequest(id=next(self._numbers), ranks=str(elsewhere), only=True))
 
     def _turn(self, rank: int) -> int | None:
         """The turn of the stop from which a request resumes a rank: of the known one, or else of the next one."""

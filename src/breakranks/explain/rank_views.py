@@ -31,7 +31,7 @@ class RankViews:
         self.gone = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason in ("exited", "absent")))
         self.unreached = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason == "unreachable"))
         self.unreached -= self.seen
-        self.several = snapshot.remote_ranks
+        self.several = snapshot.spans_hosts
         self.unseen = RankSet.parse(",".join(m.ranks for m in snapshot.missing)) - self.seen
         # A pid is unique on one host only.
         self.by_pid = {

@@ -64,10 +64,10 @@ class DoubtfulReason(str):
 
 
 class ThreadCandidate(NamedTuple):
-    """A thread that seems to wait. ``rank``: smaller is better."""
+    """A thread that seems to wait. ``preference``: smaller is better."""
 
     tid: int
-    rank: tuple[int, int]
+    preference: tuple[int, int]
 
 
 def candidates(pid: int, maps: Maps) -> list[ThreadCandidate]:
@@ -77,7 +77,7 @@ def candidates(pid: int, maps: Maps) -> list[ThreadCandidate]:
         candidate = _candidate(pid, tid, maps)
         if candidate is not None:
             found.append(candidate)
-    return sorted(found, key=lambda candidate: candidate.rank)
+    return sorted(found, key=lambda candidate: candidate.preference)
 
 
 def _candidate(pid: int, tid: int, maps: Maps) -> ThreadCandidate | None:

@@ -14,7 +14,7 @@ from breakranks.inject.inject_errors import InjectRefused, ProcessGone
 from breakranks.inject.mailbox import MailboxOwner
 from breakranks.inject.memory_map import Mapping, Maps
 from breakranks.inject.stub import FUNCTIONS, STUB
-from breakranks.observe import permissions
+from breakranks.observe import ptrace_permissions
 from breakranks.observe.process_memory import Memory
 from breakranks.observe.process_state import process_state
 
@@ -67,7 +67,7 @@ def read(pid: int) -> TargetProcess:
         time.sleep(0.003)
         if process_state(pid) in "XZ":  # the kernel also refuses a process that is about to end
             raise ProcessGone(pid) from error
-        raise InjectRefused.because(permissions.denied(pid)) from error
+        raise InjectRefused.because(ptrace_permissions.denied(pid)) from error
     with memory:
         return _read_or_gone(pid, maps, memory)
 

@@ -19,7 +19,7 @@ from breakranks.inject import memory_map, safe_threads, stub
 from breakranks.inject.inject_errors import InjectRefused, ProcessGone
 from breakranks.inject.ptrace import HeldThread, Registers, ThreadNotStopped
 from breakranks.inject.target_process import CodeCave, TargetProcess
-from breakranks.observe import native_frames, permissions
+from breakranks.observe import native_frames, ptrace_permissions
 from breakranks.observe.process_memory import Memory, peek
 from breakranks.observe.process_state import process_state, tracer_of
 
@@ -120,7 +120,7 @@ def _check_process(pid: int) -> None:
         raise InjectRefused(f"process {pid} is stopped", f"Continue it first: kill -CONT {pid}")
     tracer = tracer_of(pid)
     if state == "t" or tracer:
-        raise InjectRefused.because(permissions.denied(pid))
+        raise InjectRefused.because(ptrace_permissions.denied(pid))
     status = _status(pid, pid)
     libc = ctypes.CDLL(None)
     # Between vfork and exec, a process runs in the memory of its parent.
@@ -208,7 +208,7 @@ def _send(target: TargetProcess, tid: int, content: bytes, check: Check, pending
         time.sleep(_PAUSE_SECONDS)
         if process_state(pid) in "XZ":  # the kernel also refuses a process that is about to end
             raise ProcessGone(pid) from error
-        raise InjectRefused.because(permissions.denied(pid)) from error
+        raise InjectRefused.because(ptrace_permissions.denied(pid)) from error
 
 
 def _resume_unchanged(held: HeldThread, registers: Registers, resumed: Registers) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from breakranks.log import Log, milliseconds
 from breakranks.machine_suspension import stalled
-from breakranks.observe import permissions
+from breakranks.observe import ptrace_permissions
 from breakranks.snapshot.model import Frame, Problem
 
 _log = Log("observe")
@@ -102,7 +102,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
                     # The worker died or is stuck at the first process without an answer. The others get a new worker.
                     clean = False
                     stuck = left.pop(0)
-                    found[stuck] = NativeStacks((), permissions.late(stuck, deadline))
+                    found[stuck] = NativeStacks((), ptrace_permissions.late(stuck, deadline))
                     if left:
                         start(left)
     finally:
@@ -120,7 +120,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
 
 def _from_line(line: dict[str, Any]) -> tuple[int, NativeStacks]:
     if line["problem"]:
-        return line["pid"], NativeStacks((), permissions.refused(line["pid"], line["problem"]))
+        return line["pid"], NativeStacks((), ptrace_permissions.refused(line["pid"], line["problem"]))
     threads = tuple(
         NativeThread(
             tid=thread["tid"],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from breakranks.log import Log, milliseconds
-from breakranks.observe import permissions, safe_locals
+from breakranks.observe import ptrace_permissions, safe_locals
 from breakranks.observe.pyspy_run import DEADLINE_SECONDS, PySpyOutput, PySpyRun, py_spy
 from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.snapshot.code_owner import is_own
@@ -61,9 +61,9 @@ def sweep(
 
 def _stacks(answer: PySpyOutput) -> PythonStacks:
     if answer.late:
-        return PythonStacks((), permissions.late(answer.pid, answer.late))
+        return PythonStacks((), ptrace_permissions.late(answer.pid, answer.late))
     if not answer.text.strip():
-        return PythonStacks((), permissions.refused(answer.pid, answer.errors))
+        return PythonStacks((), ptrace_permissions.refused(answer.pid, answer.errors))
     try:
         return PythonStacks(_renumbered(answer.pid, parse(answer.text)))
     except (ValueError, KeyError, TypeError) as error:

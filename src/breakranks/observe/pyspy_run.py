@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from breakranks.errors import BreakranksError
 from breakranks.log import Log, milliseconds
 from breakranks.machine_suspension import stalled
-from breakranks.observe import permissions
+from breakranks.observe import ptrace_permissions
 
 DEADLINE_SECONDS = 5.0
 _log = Log("observe")
@@ -177,7 +177,7 @@ class PySpyRun:
         took = milliseconds(process.began, process.ended)
         _log.debug("ran", argv=process.command, status=process.status, bytes=len(answer.text), ms=took)
         retries = self._retries.get(target, 0)
-        if not answer.text and retries < _MAX_RETRIES and permissions.for_now(target, answer.errors):
+        if not answer.text and retries < _MAX_RETRIES and ptrace_permissions.for_now(target, answer.errors):
             self._retries[target] = retries + 1
             self._again.append((time.monotonic() + _RETRY_SECONDS, target))
             return None

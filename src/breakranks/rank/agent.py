@@ -69,7 +69,7 @@ class RankAgent:
         self.server = self._listen()
         self.stop_state = StopState(self.serves)
         self.timeouts = GroupTimeouts()
-        self.watch = Coordination(self)
+        self.coordination = Coordination(self)
         self.inspector = Inspector(self)
         self.pdbs = PdbRegistry(lambda: _rank_pdb()(self), _rank_pdb)
         self.breakpoints = Breakpoints(self)
@@ -83,8 +83,8 @@ class RankAgent:
 
     def start(self) -> None:
         try:
-            self.watch.meet()
-            self.watch.publish()
+            self.coordination.meet()
+            self.coordination.publish()
             self._thread.start()
         except BaseException:  # no thread can be started: from 3.12 on, none after the main thread has ended
             self.server.close()
@@ -98,20 +98,21 @@ class RankAgent:
     def enter(self, stop: StopInfo) -> None:
         """A thread of the job stops here."""
         self.stop_state.take(stop)
-        self.watch.publish()
+        self.coordination.publish()
         if stop.holds:  # after publish: a rank that holds for one that is not stopped resumes at once
-            self.watch.announce({"do": "hold", "ranks": str(stop.holds), "reason": f"rank {self.me.rank} crashed"})
+            reason = f"rank {self.me.rank} crashed"
+            self.coordination.announce({"do": "hold", "ranks": str(stop.holds), "reason": reason})
         self.server.wake()
 
     def leave(self, *, tracing: bool) -> None:
         self.stop_state.give(tracing=tracing)
-        self.watch.publish()
+        self.coordination.publish()
         self.server.tell(self.report(StateEvent))
 
     def loose(self) -> None:
         """The rank runs and is no longer traced."""
         self.stop_state.tracing = False
-        self.watch.publish()
+        self.coordination.publish()
         self.server.tell(self.report(StateEvent))
 
     def end(self) -> None:
@@ -125,7 +126,7 @@ class RankAgent:
             return
         self.server.hang_up()
         # The entry stays while other ranks run: it tells those that hold for this rank that it has ended.
-        self.watch.end()
+        self.coordination.end()
         self._wait_for_console()
         run_dir.remove(self.path, f"{self.pid}.sock")
 
@@ -202,7 +203,7 @@ class RankAgent:
             helper=self.me.helper,
             state=state,
             tracing=tracing,
-            off=self.watch.off,
+            off=self.coordination.off,
             consoles=sum(client.console for client in self.server.clients),
             **fields,
         )
@@ -217,12 +218,12 @@ class RankAgent:
         try:
             checked = 0.0
             while not self._ending:
-                pause = self.watch.pause
+                pause = self.coordination.pause
                 self.server.turn(pause)
                 now = time.monotonic()
                 if now - checked >= pause * 0.9 or self.stop_state.stop is not None:
                     checked = now
-                    self.watch.look(now)
+                    self.coordination.look(now)
                     self.inspector.tidy()
                     self._switch_interval.look(now)
                 if self._attached is not None and self._deserted and self._leave():
@@ -254,7 +255,7 @@ class RankAgent:
             return False
         self.leaving = True  # from now on, an attach starts a new agent
         self.timeouts.restore()
-        self.watch.end()
+        self.coordination.end()
         self.server.close()
         run_dir.remove(self.path, f"{self.pid}.sock", f"{self.name}.json")
         atexit.unregister(self.end)  # up to here, the end of the process waits for the agent
@@ -313,8 +314,8 @@ class RankAgent:
             self.console = None
         if not client.console or self.watched or client.polite:
             return
-        self.watch.off = True
-        self.watch.announce({"do": "off"})
+        self.coordination.off = True
+        self.coordination.announce({"do": "off"})
         if self.stop_state.evaluating:
             self.stop_state.interrupt_evaluation()
         self.stop_state.release(GONE)

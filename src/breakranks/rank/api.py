@@ -90,8 +90,8 @@ def hold(ranks: Ranks = "all") -> None:
     if agent is None:
         return
     chosen = _chosen(ranks, agent, site)
-    agent.watch.read_news()
-    if chosen is not None and agent.me.rank in chosen and not agent.watch.off and not agent.stop_state.sits():
+    agent.coordination.read_news()
+    if chosen is not None and agent.me.rank in chosen and not agent.coordination.off and not agent.stop_state.sits():
         # Held for itself: only `go` releases it, not the release of another rank.
         traced = _stop(frame, site, "held", RankSet([agent.me.rank]), "hold", until_go=True)
         site.calls += 1
@@ -111,7 +111,7 @@ def go(ranks: Ranks = "all") -> None:
         return
     chosen = _chosen(ranks, agent, None)
     if chosen is not None:
-        agent.watch.announce({"do": "go", "ranks": str(chosen), "counts": SITES.begun()})
+        agent.coordination.announce({"do": "go", "ranks": str(chosen), "counts": SITES.begun()})
 
 
 def post_mortem(error: BaseException | TracebackType | None = None, *, ranks: Ranks = "all") -> None:
@@ -267,7 +267,7 @@ def fire(
         site.inside -= 1
         site.calls += 1
         if _agent is not None:
-            _agent.watch.publish()  # a rank that is held for this one resumes when the call is counted
+            _agent.coordination.publish()  # a rank that is held for this one resumes when the call is counted
 
 
 def _take_part(frame: FrameType, site: BreakpointSite, ranks: Ranks, others: str, until_go: bool) -> RankPdb | None:
@@ -275,14 +275,14 @@ def _take_part(frame: FrameType, site: BreakpointSite, ranks: Ranks, others: str
     if agent is None or agent.stop_state.sits():
         return None  # code that is evaluated at a prompt does not stop again
     agent.me = rank_identity.who()._replace(job=agent.me.job, helper=agent.me.helper)  # torch may be initialised now
-    agent.watch.meet()
+    agent.coordination.meet()
     chosen = _chosen(ranks, agent, site)
     if chosen is None:
         return None
     if others not in ("hold", "run"):
         _complain(site, f"others={others!r} is not valid; write 'hold' or 'run'. The other ranks are held.")
-    agent.watch.read_news()
-    if agent.watch.off:
+    agent.coordination.read_news()
+    if agent.coordination.off:
         _say_off(site, agent.me)
         return None
     if agent.me.rank in chosen:
@@ -290,7 +290,7 @@ def _take_part(frame: FrameType, site: BreakpointSite, ranks: Ranks, others: str
     if agent.me.helper:  # a helper is never held for another rank
         return None
     if others == "run":
-        agent.watch.run_past(_stop_info(site, "held", chosen, "breakpoint", until_go))
+        agent.coordination.run_past(_stop_info(site, "held", chosen, "breakpoint", until_go))
         return None
     return _stop(frame, site, "held", chosen, "breakpoint", until_go=until_go)
 
@@ -364,8 +364,8 @@ def _keep(agent: RankAgent, trace: TracebackType, error: str) -> None:
         from breakranks.rank import stop_notice, thread_location  # as in _stop
         from breakranks.rank.stop_state import StopInfo  # as in _stop_info
 
-    agent.watch.read_news()
-    if agent.watch.off or agent.stop_state.sits():
+    agent.coordination.read_news()
+    if agent.coordination.off or agent.stop_state.sits():
         return
     mine = RankSet([agent.me.rank])
     others = RankSet.span(0, agent.me.world) - mine

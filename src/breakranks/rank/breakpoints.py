@@ -136,7 +136,7 @@ class Breakpoints:
         if state.stop is None and state.tracing != self.stops:
             self.agent.loose()
             state.tracing = self.stops
-            self.agent.watch.publish()
+            self.agent.coordination.publish()
             self.agent.server.tell(self.agent.report(StateEvent))
 
     # ---- threads that are to stop

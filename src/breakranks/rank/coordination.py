@@ -52,9 +52,9 @@ class Coordination:
         me = self._agent.me
         if self._far or not me.hosts or me.helper:
             return
-        remote_ranks = shared_state.store_of_torch() or shared_state.shared_folder(me.job)
-        if remote_ranks is not None:
-            self._far = RemoteStore(remote_ranks, from_now=self._agent.attached)
+        shared = shared_state.store_of_torch() or shared_state.shared_folder(me.job)
+        if shared is not None:
+            self._far = RemoteStore(shared, from_now=self._agent.attached)
             self.stores = shared_state.StateStores(
                 [shared_state.FolderStore(self._agent.path, same_host=True), self._far]
             )

@@ -58,9 +58,9 @@ def handle(agent: RankAgent, client: Client, message: Mapping[str, Any]) -> None
 def _hello(agent: RankAgent, client: Client, request: HelloRequest) -> None:
     client.console = request.console
     agent.expected = max(agent.expected - client.console, 0)
-    if client.console and agent.watch.off:
-        agent.watch.off = False
-        agent.watch.announce({"do": "on"})
+    if client.console and agent.coordination.off:
+        agent.coordination.off = False
+        agent.coordination.announce({"do": "on"})
     agent.server.tell(agent.report(HelloEvent), client)
 
 
@@ -82,7 +82,7 @@ def _go(agent: RankAgent, client: Client, request: GoRequest) -> None:
     if not request.only:
         agent.stop_state.release("go", turn=request.turn)
     if ranks:  # those of other hosts are told by this agent
-        agent.watch.announce({"do": "go", "ranks": ranks, "counts": counts})
+        agent.coordination.announce({"do": "go", "ranks": ranks, "counts": counts})
     agent.server.tell(DoneEvent(id=request.id), client)
 
 
@@ -160,7 +160,7 @@ def _complete(agent: RankAgent, client: Client, request: CompleteRequest) -> Non
 
 def _patience(agent: RankAgent, client: Client, request: PatienceRequest) -> None:
     """Keep timeouts long while this console is connected and needs it: it may stop this rank or another."""
-    notes = agent.watch.be_patient(client, request.needed)
+    notes = agent.coordination.be_patient(client, request.needed)
     agent.server.tell(DoneEvent(id=request.id, notes=tuple(notes)), client)
 
 
@@ -170,7 +170,7 @@ def _dap(agent: RankAgent, client: Client, request: DapRequest) -> None:
         from breakranks.rank import debugpy_session
 
     if request.path:
-        answer = debugpy_session.start(request.path, request.folder, agent.watch.visit)
+        answer = debugpy_session.start(request.path, request.folder, agent.coordination.visit)
     else:
         answer = {"own": debugpy_session.has_debugpy()}
     agent.server.tell(DoneEvent(id=request.id, **answer), client)

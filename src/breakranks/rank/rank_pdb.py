@@ -191,7 +191,7 @@ class RankPdb(BreakpointCommands, EvaluationCommands, pdb.Pdb):
         return self.agent.stop_state
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
-        if self.agent.watch.off and not self.agent.watched and self._next is None:
+        if self.agent.coordination.off and not self.agent.watched and self._next is None:
             self.let_loose(frame)
             return
         shown = _innermost(traceback) if frame is None and isinstance(traceback, TracebackType) else frame

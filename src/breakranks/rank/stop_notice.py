@@ -38,7 +38,7 @@ def announce(agent: RankAgent, stop: StopInfo) -> None:
 def announce_late(agent: RankAgent, stop: StopInfo, now: float) -> None:
     """Print what ``announce`` could not: another console had the terminal, or another rank might have printed."""
     waited = now - stop.began
-    if agent.watched or agent.watch.off or agent.stop_state.releasing or waited < _FIRST_NOTICE_SECONDS:
+    if agent.watched or agent.coordination.off or agent.stop_state.releasing or waited < _FIRST_NOTICE_SECONDS:
         return
     if stop.role == "prompt":
         stop.spoken = open_console(agent)
@@ -54,7 +54,7 @@ def _announce_held(agent: RankAgent, stop: StopInfo, waited: float) -> None:
     if agent.me.world > _MAX_WORLD and agent.me.local_rank != 0:
         stop.spoken = True
         return
-    entries = [agent.watch.stores.entry(rank) for rank in stop.stoppers]
+    entries = [agent.coordination.stores.entry(rank) for rank in stop.stoppers]
     absent = [entry is None or not entry.get("debugging") for entry in entries]
     if any(absent) and waited < _LATE_NOTICE_SECONDS:
         return
@@ -89,7 +89,7 @@ def _place(stop: StopInfo) -> str:
 def _print(agent: RankAgent, summary: str) -> None:
     helper = f" (helper, pid {agent.pid})" if agent.me.helper else ""
     more = ""
-    if agent.watch.alone:
+    if agent.coordination.alone:
         more = (
             "\nranks on other hosts are neither held nor released: this job has no torch store. "
             "Set BREAKRANKS_DIR to a shared folder"

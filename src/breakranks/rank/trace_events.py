@@ -135,7 +135,7 @@ class TraceEvents:
 
     def _may_stop(self, frame: FrameType) -> bool:
         agent = self._armed.agent
-        if agent.stop_state.sits() or (agent.watch.off and not agent.watched):
+        if agent.stop_state.sits() or (agent.coordination.off and not agent.watched):
             return False
         # Injected code does not stop, nor code of the job that breakranks calls.
         stack = list(thread_states.stack(frame))

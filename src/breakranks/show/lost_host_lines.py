@@ -53,7 +53,7 @@ def hosts_text(names: Sequence[str]) -> str:
 def where_text(snapshot: Snapshot) -> str:
     """Return `` · n[1-4]`` for a header; empty for this host alone."""
     names = [host.name for host in snapshot.hosts if host.state in ("seen", "lost")]
-    if not snapshot.remote_ranks:
+    if not snapshot.spans_hosts:
         return ""
     lost = len(snapshot.hosts) - len(names)
     text = hosts_text(names) if len(fold(names)) <= _NAMES_WIDTH // 2 else f"{len(names):,} hosts"

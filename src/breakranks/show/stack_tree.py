@@ -284,7 +284,7 @@ def missing_lines(snapshot: Snapshot, style: TerminalStyle, ranks: RankSet | Non
 def why_missing(snapshot: Snapshot, missing: Missing) -> str:
     """``on another host``: why ranks were not seen."""
     why = _REASONS.get(missing.reason, missing.reason)
-    if missing.reason == "absent" and snapshot.remote_ranks:
+    if missing.reason == "absent" and snapshot.spans_hosts:
         why = "not found on these hosts" if len(snapshot.hosts) > 1 else f"not found on {snapshot.hosts[0].name}"
     more = _MAYBE.get(missing.reason, missing.detail)
     return f"{why}: {more}" if more else why

@@ -280,7 +280,7 @@ class Snapshot:
     target: str = ""
 
     @property
-    def remote_ranks(self) -> bool:
+    def spans_hosts(self) -> bool:
         """Whether ranks are on several hosts, or on another host than the one it was made on: then hosts are shown."""
         return len(self.hosts) > 1 or bool(self.target)
 

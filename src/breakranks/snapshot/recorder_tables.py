@@ -16,7 +16,7 @@ from breakranks.rankset import RankSet
 
 SCHEDULED, STARTED, COMPLETED = "scheduled", "started", "completed"
 NOT_RECORDED = 0  # the row of an operation of which the ring buffer has no record
-ROW = 4  # bytes of a row in a history, least significant first
+ROW_BYTES = 4  # of a row in a history, least significant first
 
 
 class Operation(NamedTuple):
@@ -77,12 +77,12 @@ class Track(NamedTuple):
     @property
     def reached(self) -> int:
         """The number of the newest collective that this rank entered."""
-        return self.first + len(self.history) // ROW - 1
+        return self.first + len(self.history) // ROW_BYTES - 1
 
     def row(self, number: int) -> int:
         """The operation at this number, or ``NOT_RECORDED``."""
-        start = (number - self.first) * ROW
-        return int.from_bytes(self.history[start : start + ROW], "little") if start >= 0 else NOT_RECORDED
+        start = (number - self.first) * ROW_BYTES
+        return int.from_bytes(self.history[start : start + ROW_BYTES], "little") if start >= 0 else NOT_RECORDED
 
 
 class Transfer(NamedTuple):
@@ -162,7 +162,7 @@ def unpack_rows(history: bytes) -> array[int]:
 
 def slice_of(track: Track, first: int, last: int) -> bytes:
     """Return the part of a history from number ``first`` to ``last``, both included, to compare it with others."""
-    return track.history[max(0, first - track.first) * ROW : max(0, last + 1 - track.first) * ROW]
+    return track.history[max(0, first - track.first) * ROW_BYTES : max(0, last + 1 - track.first) * ROW_BYTES]
 
 
 def members_of(group: Group) -> RankSet:

@@ -20,7 +20,7 @@ import msgspec
 from breakranks.errors import SnapshotError, UsageError
 from breakranks.rankset import MAX_RANK, RankSet
 from breakranks.snapshot.model import FORMAT_VERSION, Process, Snapshot
-from breakranks.snapshot.recorder_tables import ROW, Track, Transfer, unpack_rows
+from breakranks.snapshot.recorder_tables import ROW_BYTES, Track, Transfer, unpack_rows
 
 MAGIC = b"BREAKRANKS"
 MAX_SNAPSHOT_BYTES = 1 << 30  # of the file, and of its unpacked content
@@ -202,7 +202,7 @@ def _recorders_fault(snapshot: Snapshot) -> str:
         entries = [transfer.entry for transfer in recorder.transfers]
         for track in recorder.tracks:
             entries += (*track.pending, *((track.last,) if track.last is not None else ()))
-            if len(track.history) % ROW or not _finite((track.since,)):
+            if len(track.history) % ROW_BYTES or not _finite((track.since,)):
                 return f"a history of rank {rank.rank} that is cut off"
             if track.history and max(unpack_rows(track.history)) >= operations:
                 return f"rank {rank.rank} called an operation that does not exist"

@@ -269,7 +269,7 @@ def trait(progress: CollectiveProgress, ranks: RankSet) -> tuple[Fact, ...]:
     if len(ranks) < 2:
         return ()
     hosts = {rank.host for rank in progress.snapshot.ranks if rank.rank in ranks}
-    if len(hosts) == 1 and "" not in hosts and progress.snapshot.remote_ranks:
+    if len(hosts) == 1 and "" not in hosts and progress.snapshot.spans_hosts:
         return (AllOnHost(ranks=str(ranks), host=hosts.pop()),)
     for row, group in enumerate(progress.snapshot.groups):
         if progress.members[row] == ranks and group.source == "config" and group.description != "default_pg":
