@@ -7,6 +7,7 @@ import pytest
 from breakranks.explain.diagnosis import Diagnosis, Finding
 from breakranks.explain.verdict import explain
 from breakranks.show import json_output as show_json
+from breakranks.show.lost_host_lines import lost_hosts
 from breakranks.show.stack_tree import stacks_lines
 from breakranks.show.terminal_text import TerminalStyle, render
 from breakranks.show.verdict_lines import why_lines
@@ -444,6 +445,14 @@ def test_lost_hosts_are_lines_with_the_reason_and_the_remedy() -> None:
     assert "n9  no Python 3.10 or newer there (found: 3.6)\n" in text
     why = render(why_lines(snapshot, explain(snapshot), LOOK), LOOK)
     assert "  n[3,7]  timed out: no answer in 10 s" in why
+
+
+def test_reasons_of_hosts_with_short_names_are_folded() -> None:
+    hosts = [
+        Host(name=name, state="unreachable", reason=f"no route to host {name}", remedy=f"ssh {name} true")
+        for name in ("n", "o", "r")
+    ]
+    assert list(lost_hosts(hosts)) == [("unreachable", "no route to host n,o,r", "ssh n true")]
 
 
 def test_lost_hosts_in_json() -> None:

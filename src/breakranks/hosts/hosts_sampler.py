@@ -25,7 +25,7 @@ from breakranks.hosts.transports import LostHost
 from breakranks.jobs.found_jobs import LocalJobs
 from breakranks.jobs.merge_jobs import ClusterJob, join
 from breakranks.rankset import RankSet
-from breakranks.snapshot.host_names import fold
+from breakranks.snapshot.host_names import fold, with_name, without_name
 from breakranks.snapshot.merge_hosts import merge, no_collection
 from breakranks.snapshot.model import Host, Snapshot, only
 
@@ -206,11 +206,12 @@ def reasons(controller: HostController) -> Iterator[tuple[str, LostHost]]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, lost in controller.lost.items():
         # Reasons that differ only in the name of the host are the same.
-        what, remedy = (text.replace(name, "\0").replace(plain(name), "\0") for text in (lost.what, lost.remedy))
+        texts = (without_name(text, name) for text in (lost.what, lost.remedy))
+        what, remedy = (without_name(text, plain(name)) for text in texts)
         groups.setdefault((lost.kind, what, remedy), []).append(plain(name))
     for (kind, what, remedy), names in groups.items():
         folded = fold(names)
-        yield folded, LostHost(kind=kind, what=what.replace("\0", folded), remedy=remedy.replace("\0", names[0]))
+        yield folded, LostHost(kind=kind, what=with_name(what, folded), remedy=with_name(remedy, names[0]))
 
 
 def _failed(controller: HostController, name: str, reply: Reply) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from breakranks.show.terminal_text import Line
-from breakranks.snapshot.host_names import fold
+from breakranks.snapshot.host_names import fold, with_name, without_name
 from breakranks.snapshot.model import Host, Snapshot
 
 _WORDS = {
@@ -26,10 +26,10 @@ def lost_hosts(hosts: Iterable[Host]) -> dict[tuple[str, str, str], list[str]]:
     alike: dict[tuple[str, str, str], list[str]] = {}
     for host in hosts:
         if host.state != "seen":
-            key = (host.state, host.reason.replace(host.name, "\0"), host.remedy.replace(host.name, "\0"))
+            key = (host.state, without_name(host.reason, host.name), without_name(host.remedy, host.name))
             alike.setdefault(key, []).append(host.name)
     return {
-        (state, reason.replace("\0", fold(names)), remedy.replace("\0", names[0])): names
+        (state, with_name(reason, fold(names)), with_name(remedy, names[0])): names
         for (state, reason, remedy), names in alike.items()
     }
 

@@ -59,3 +59,17 @@ def _runs(values: list[str]) -> list[str]:
         else:
             runs.append([value])
     return ["-".join(run) for run in runs]
+
+
+def without_name(text: str, name: str) -> str:
+    """Return a text with a NUL in place of the name of a host, so that equal reasons of hosts are equal texts.
+
+    >>> without_name("ssh: connect to host n port 22: no route", "n")
+    'ssh: connect to host \\x00 port 22: no route'
+    """
+    return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", "\0", text)
+
+
+def with_name(text: str, name: str) -> str:
+    """Return a text of :func:`without_name` with the name of a host, or of several."""
+    return text.replace("\0", name)
