@@ -770,9 +770,9 @@ def test_files_that_are_no_scripts_and_jobs_that_are_none(place: Place) -> None:
         (["--batch", str(place.folder)], f"cannot read {place.folder}", "one command per line"),
         (["--batch", "x", "-c", "w"], "-c and --batch exclude each other", "Put the commands into the file"),
         (["--timeout", "-1", "-c", "w"], "--timeout must be a positive number", "--timeout 60"),
-        (["--wait", "0", "-c", "w"], "no rank here has reached a breakpoint", "Put breakranks.breakpoint() where"),
-        (["--wait", "0", "--job", "x", "-c", "w"], "no rank of job 'x' has reached", "Put breakranks.breakpoint()"),
-        (["--wait", "0", f"pid:{os.getpid()}", "-c", "w"], "no rank here has reached a", "Put breakranks.breakpoint()"),
+        (["--wait", "0", "-c", "w"], "no rank here has reached a breakpoint", "put breakranks.breakpoint() where"),
+        (["--wait", "0", "--job", "x", "-c", "w"], "no rank of job 'x' has reached", "put breakranks.breakpoint()"),
+        (["--wait", "0", f"pid:{os.getpid()}", "-c", "w"], "no rank here has reached a", "put breakranks.breakpoint()"),
         ([str(binary), "-c", "w"], "a console needs a job that runs", "Omit the target"),
     ):
         done = place.batch(options=options)
