@@ -332,13 +332,23 @@ SNAPSHOTS = {
     "nan": "zlib.compress(zlib.decompress(pack(snapshot())).replace(b'\"interval\":0.0', b'\"interval\":NaN'))",
     "times": "pack(replace(snapshot(), time=1e300, interval=-1e300))",
     "escapes": "pack(replace(snapshot(), problems=(Problem(ESC, ESC),), frames=(Frame(ESC, ESC, -5),), "
-    "hosts=(Host(name=ESC, oom_kills=(ESC,), reason=ESC),), made_by=ESC, missing=(Missing('0', ESC, ESC),)))",
+    "hosts=(Host(name=ESC, oom_kills=(ESC,), reason=ESC),), made_by=ESC, "
+    "missing=(Missing(ranks='0', reason=ESC, detail=ESC),)))",
     "process": "pack(replace(snapshot(), ranks=(replace(snapshot().ranks[0], process=Process("
     "pid=2**60, parent=-1, command=(ESC,) * 9, name=ESC, user=ESC, state=ESC, started=1e300, rss=-(2**60), "
     "cpu_percent=1e300, wchan=ESC, problems=(Problem(ESC, ESC),))),)))",
     "launcher": "pack(replace(snapshot(), "
     "launcher=Process(pid=1, parent=1, command=(ESC,), problems=(Problem(ESC),))))",
 }
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_a_liar_can_make_its_snapshot(name: str) -> None:
+    """GIVEN what a peer is to send THEN it is there: a peer that fails at it would seem to do no harm."""
+    bombs = dict.fromkeys(peers.BOMBS, b"")
+    space = {"host": "evil", "nonce": "0" * 16, "PORT": str(peers.PORT), "BOMBS": bombs, "BOMB": b""}
+    exec(peers.PEER, space)
+    assert isinstance(eval(SNAPSHOTS[name], space), bytes)
 
 
 @pytest.mark.parametrize("name", SNAPSHOTS)

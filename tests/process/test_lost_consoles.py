@@ -371,7 +371,7 @@ class Talk:
 
 def test_what_resumes_a_rank_is_not_for_its_next_stop(place: Place) -> None:
     """GIVEN a rank that is held again WHEN a `go` and a `c` for the stop before come late THEN it stays."""
-    job = place.job(2, "steps", "3")
+    job = place.job(2, "steps", "2")
     job.stopped()
     sockets = place.sockets()
     with connect(sockets[0]) as first, connect(sockets[1]) as second:
@@ -387,13 +387,28 @@ def test_what_resumes_a_rank_is_not_for_its_next_stop(place: Place) -> None:
         answer = held.ask(do="run", line="p 6 * 7")
         assert (answer.get("text"), answer["state"]["turn"]) == ("42\n", later["turn"]), answer
         held.ask(do="go", turn=later["turn"])
-        wait_for("rank 1 to run", lambda: held.ask(do="state")["turn"] > later["turn"])
-        late = held.ask(do="run", line="c", look=True, turn=later["turn"])  # as in an attach
+        wait_for("rank 1 to run", lambda: set(job.stops()) == {0})
+        stopper.ask(do="go")
+    job.ends()
+
+
+def test_a_step_of_a_stop_that_has_ended_is_not_for_the_running_rank(place: Place) -> None:
+    """GIVEN a rank that has resumed WHEN a `c` for its stop comes late, as in an attach THEN that is no error."""
+    job = place.job(1, "spin")
+    job.stopped()
+    with connect(place.sockets()[0]) as connection:
+        rank = Talk(connection)
+        before = rank.ask(do="hello", console=True)
+        rank.ask(do="go")
+        running = wait_for("it to run", lambda: seen if (seen := rank.ask(do="state"))["state"] == "running" else None)
+        late = rank.ask(do="run", line="c", look=True, turn=before["turn"])
         assert late["went"], late
-        second = stopper.ask(do="state")
-        stopper.ask(do="go")
-        wait_for("the last stop", lambda: stopper.ask(do="state")["turn"] > second["turn"] + 1)
-        stopper.ask(do="go")
+        # A `c` that is meant for the running rank is refused.
+        refused = rank.ask(do="run", line="c", look=True, turn=running["turn"] + 1)
+        assert "not stopped" in refused["text"], refused
+        (place.folder / "end").touch()
+        wait_for("the next stop", lambda: rank.ask(do="state")["state"] == "stopped")
+        rank.ask(do="go")
     job.ends()
 
 

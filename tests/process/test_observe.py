@@ -31,9 +31,11 @@ from breakranks.observe import (
 )
 from breakranks.observe.process_table import read_table
 from breakranks.observe.pyspy_run import PySpyRun
+from breakranks.observe.recorder.dump_parse import Dump
 from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.snapshot.introspection import Introspection
-from breakranks.snapshot.model import Problem, Thread
+from breakranks.snapshot.model import Problem, StackTable, Thread
+from breakranks.snapshot.recorder_tables import Recorder, RecorderTable
 from support.processes import Processes
 from support.stalls import undisturbed
 from support.targets import EVERY, Interpreter, on, on_every_python
@@ -391,12 +393,15 @@ def test_a_live_view_forgets_helpers_that_have_ended() -> None:
 def test_a_rank_that_does_not_answer_again_keeps_its_answer() -> None:
     with python(WAITS) as process, Sampler(job_of_pids(read_table(), [process.pid])) as sampler:
         sampler.sample()
-        answered = VisitResult(inside=Introspection(time=1.0))
+        answered = VisitResult(
+            inside=Introspection(time=1.0), dump=Dump(Recorder(version="2.10", time=1.0), RecorderTable(), StackTable())
+        )
         evidence = sampler._evidence
         evidence.add_visits({process.pid: answered})
-        evidence.add_visits({process.pid: VisitResult(problem=Problem("no answer in time"))})
+        problem = Problem("no answer in time")
+        evidence.add_visits({process.pid: VisitResult(dump=problem, problem=problem)})
         late, _ = evidence.visited[process.pid]
-        assert (late.inside, late.problem) == (answered.inside, Problem("no answer in time"))
+        assert (late.inside, late.dump, late.problem) == (answered.inside, answered.dump, problem)
         evidence.add_visits({process.pid: VisitResult(inside=Introspection(time=2.0))})
         assert evidence.visited[process.pid][0].inside == Introspection(time=2.0)
 

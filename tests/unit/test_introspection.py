@@ -427,7 +427,9 @@ class Program:
         def state() -> list[tuple[int, int]] | None:
             frames = self.frames(thread)
             there = any(f.f_lineno == line for f in frames if f.f_code.co_filename == str(self.file))
-            return [(id(f), f.f_lasti) for f in frames] if there else None
+            if not there or not self.asleep(thread):
+                return None
+            return [(id(f), f.f_lasti) for f in frames]
 
         def blocked() -> bool:
             seen = state()
@@ -438,6 +440,12 @@ class Program:
         self.threads[name] = thread
         thread.start()
         self.until(blocked)  # it may reach the line, lose the CPU, and block in a deeper frame later
+
+    @staticmethod
+    def asleep(thread: threading.Thread) -> bool:
+        """Whether the thread neither runs nor waits for a CPU."""
+        text = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+        return text.rpartition(")")[2].split()[0] == "S"
 
     @staticmethod
     def frames(thread: threading.Thread) -> list[types.FrameType]:

@@ -249,6 +249,13 @@ def test_the_launcher_is_that_of_rank_0() -> None:
     one = merge([second, first], hosts=whole.hosts)
     assert one.launcher is not None and one.launcher.pid == 10
     assert (one.job.launcher_pid, one.job.started) == (10, 5.0)
+
+    # Of a job without ranks, a launcher that lives.
+    dead = replace(first, ranks=(), launcher=replace(first.launcher, state="Z"))
+    waits = [dead, replace(second, ranks=())]
+    for parts in (waits, [replace(dead, launcher=None), waits[1]]):
+        one = merge(parts, hosts=whole.hosts)
+        assert one.launcher is not None and one.launcher.pid == 20
     named = merge([second, first], hosts=whole.hosts, job=Job(key="mine", launcher="torchrun", world_size=4))
     assert named.job.key == "mine"
 

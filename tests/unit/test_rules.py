@@ -146,6 +146,15 @@ def test_ranks_that_wait_in_one_place_need_not_look_the_same() -> None:
     assert verdict_of(world) == ("rank-exited", "2", "0-1")
 
 
+@pytest.mark.parametrize(("function", "seconds"), [("<module>", 0.2), ("wait", 3000.0)])
+def test_ranks_that_sleep_at_different_lines_are_in_one_loop_only_if_they_nap(function: str, seconds: float) -> None:
+    world = World(world_size=3, span=20.0)
+    for line in (40, 90):
+        world.add(world.thread(own(function, line), call=Call("clock_nanosleep", left=seconds), idle=20.0))
+    world.missing.append(Missing(ranks="2", reason="exited"))
+    assert explain(world.snapshot()).verdict is None
+
+
 @pytest.mark.parametrize(("cpu_percent", "kinds"), [(0.4, ["rank-exited"]), (30.0, [])])
 def test_who_naps_on_a_busy_machine_waits_for_a_cpu_and_uses_none(cpu_percent: float, kinds: list[str]) -> None:
     """GIVEN ranks with short sleeps THEN the time that they waited for a CPU is not work; the time that they used

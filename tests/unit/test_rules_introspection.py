@@ -122,6 +122,18 @@ def test_an_owner_that_ran_once_while_it_was_blocked_does_not_move() -> None:
         assert (found.confidence if found is not None else None) == confidence
 
 
+def test_an_owner_that_computes_is_given_time_from_the_first_two_samples_on() -> None:
+    """As in a long call of C, at one line."""
+    world = World(span=0.5)
+    main = at_lock(world, "lookup", 100, "MainThread")
+    owner = [world.thread(own("fill"), tid=7, name="loader", call=None, state="R", ran=ran) for ran in (0, 480_000_000)]
+    process = world.process(100, *((main, moment) for moment in owner), inside=said(held(100, 7)))
+    first, last = process.samples
+    process = replace(process, samples=(first, replace(last, quiet_ran=(7,))))
+    world.ranks.append(Rank(rank=0, host="n1", process=process))
+    assert explain(world.snapshot()).verdict is None
+
+
 def test_an_owner_that_moves_holds_up_nobody_who_is_alone() -> None:
     diagnosis = explain(with_waits(held(100, 7), other="socket", moves=True, victims=False).snapshot())
     assert diagnosis.verdict is None

@@ -63,7 +63,9 @@ class JobEvidence:
         for pid, result in results.items():
             earlier, stacks = self.visited.get(pid, (result, None))
             if result.inside is None and earlier.inside is not None:
-                self.visited[pid] = (result._replace(inside=earlier.inside), stacks)
+                lost = result.dump is None or isinstance(result.dump, Problem)
+                dump = earlier.dump if lost else result.dump
+                self.visited[pid] = (result._replace(inside=earlier.inside, dump=dump), stacks)
             else:
                 self.visited[pid] = (result, self.seen[pid][-1].python)
 

@@ -22,6 +22,7 @@ _NOT_INSIDE = Problem(
 _MAX_STEP_SECONDS = 1.0
 _WINDOW_SECONDS = 20.0
 _MAX_WINDOW_SAMPLES = 30
+_MAX_DOUBTS = 3  # a healthy job may wait, and work, and wait again
 _READ_RECORDERS_EVERY = 3  # samples, because ranks that move are in other calls by then
 
 
@@ -42,7 +43,7 @@ def sample_until_conclusive(
         sampler.sample(native=native, recorders=inject)
         until = time.monotonic() + patience
         extended = suspected = False
-        empty = 0  # diagnoses in a row that found nothing
+        empty = doubts = 0  # diagnoses in a row that found nothing, and how often such a one was confirmed
         while True:
             snapshot = sampler.snapshot()
             if not inject:
@@ -55,11 +56,12 @@ def sample_until_conclusive(
             empty = empty + 1 if diagnosis.settled and diagnosis.verdict is None else 0
             # One odd sample, of a rank between two sleeps, may hide what the others show.
             moving = any(rank_class.moving for rank_class in diagnosis.classes)
-            doubtful = empty == 1 and (suspected or not moving)
+            doubtful = empty == 1 and doubts < _MAX_DOUBTS and (suspected or not moving)
+            doubts += doubtful
             left = until - time.monotonic()
             if left <= 0 or (diagnosis.settled and not doubtful):
                 return snapshot, diagnosis
-            progress(min(diagnosis.wait, left), diagnosis)
+            progress(min(max(diagnosis.wait, interval), left), diagnosis)
             time.sleep(min(max(diagnosis.wait, interval), _MAX_STEP_SECONDS, left))
             sampler.sample(recorders=inject and sampler.sampled % _READ_RECORDERS_EVERY == 0)
 

@@ -23,8 +23,8 @@ class ProgressLine:
 
     def watching(self, seconds: float, diagnosis: Diagnosis) -> None:
         """Tell for how many seconds sampling continues, and why."""
-        pending = summary(diagnosis.pending) if diagnosis.pending is not None else ""
-        self(f"watching {seconds:.0f} s more: {pending}")
+        pending = summary(diagnosis.pending) if diagnosis.pending is not None else "nothing found yet"
+        self(f"watching {max(seconds, 1):.0f} s more: {pending}")
 
     def done(self) -> None:
         if self._shown:

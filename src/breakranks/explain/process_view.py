@@ -223,12 +223,14 @@ def _ends_active(others: tuple[wait_chains.ChainStep, ...]) -> bool:
 
 
 def keeps_moving(process: Process, tid: int) -> bool:
-    """Whether a thread was seen at different places, or ran twice while breakranks did not touch it.
+    """Whether a thread was seen at different places, or ran while breakranks did not touch it.
 
-    A blocked thread may run once for longer than an inspection takes: on a page fault, or when the machine stood still.
+    Of several spans, one does not count: a blocked thread may run for a moment on a page fault, or when the machine
+    stood still.
     """
     seen = [(sample, thread) for sample in process.samples for thread in sample.threads if thread.tid == tid]
-    return len({thread.stack for _, thread in seen if thread.stack}) > 1 or sum(_woken(seen)) > 1
+    woken = _woken(seen)
+    return len({thread.stack for _, thread in seen if thread.stack}) > 1 or sum(woken) > (len(woken) > 2)
 
 
 def _choose(

@@ -29,10 +29,11 @@ _HERE = os.path.dirname(__file__)
 # when it closes the tested file.
 _own_names: set[str] = set()
 
-# The Python source in the injected page. It never raises, and ends if the folder is gone: removing the folder withdraws
-# the request.
+# The Python source in the injected page. Its first name marks the thread (rank/thread_states.py). It never raises, and
+# ends if the folder is gone: removing the folder withdraws the request.
 _SOURCE = """\
 try:
+ __breakranks__=1
  import posix
  h=posix.open({path!r},{flags})
  try:exec(posix.read(h,{size}),{{'handle':h}})

@@ -68,7 +68,7 @@ def _run(agent: RankAgent, client: Client, request: RunRequest) -> None:
     takers = frozenset(RankSet.parse(request.takers)) or frozenset([agent.me.rank])
     line = request.line.replace("\n", " ")
     queued = LineRequest(client, request.id or 0, line, takers)
-    meant = request.turn is None or agent.stop_state.stop is not None  # a stop that has ended since is not inspected
+    meant = request.turn is None or agent.stop_state.turn <= request.turn  # not of a stop that has ended since
     if meant and request.look and agent.inspector.wants(line):
         agent.inspector.take(queued)
     elif not agent.stop_state.put(queued, turn=request.turn):

@@ -96,14 +96,14 @@ class RemoteStore:
                 ranks = list(self._entries)
             failed = False
             try:
+                if beat:  # first: a full disk accepts it
+                    self._place.beat()
                 if publish is not None:
                     self._place.publish(*publish)
                     publish = None
                 while work:
                     work[0]()
                     work.pop(0)
-                if beat:
-                    self._place.beat()
             except Exception:  # it is written when the store accepts it again: a full disk still answers
                 failed = True
                 with self._changed:

@@ -7,6 +7,7 @@ is refused. Files are named by process ids, so a container with its own ids has 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -71,8 +72,10 @@ def write(path: str, value: Any) -> None:
     """Replace a file atomically: a reader gets the old value or the new one."""
     temporary = f"{path}.{os.getpid()}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    text = json.dumps(value).encode()
     try:
-        os.write(handle, json.dumps(value).encode())
+        if os.write(handle, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(handle)
     os.rename(temporary, path)

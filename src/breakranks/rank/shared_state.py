@@ -110,7 +110,7 @@ class TorchStore:
     def __init__(self, store: Any, attempt: str) -> None:
         self._store = store
         self._prefix = f"breakranks/{attempt}"
-        self._reserved = 0  # the number of a record that could not be written
+        self._reserved = (0, 0.0)  # the number of a record that could not be written, and since when
         self._gap = (0, 0.0)  # a record that is counted and not there, and since when it is missed
 
     def _get(self, name: str) -> bytes | None:
@@ -134,9 +134,18 @@ class TorchStore:
         return None
 
     def append(self, record: Entry) -> None:
-        self._reserved = self._reserved or self._store.add(f"{self._prefix}/log", 1)
-        self._store.set(f"{self._prefix}/log-{self._reserved}", json.dumps(record))
-        self._reserved = 0
+        number, since = self._reserved
+        if number and time.monotonic() - since > SILENT_SECONDS / 2:  # readers are about to skip it
+            self._set(number, {})
+            number = 0
+        if not number:
+            number = self._store.add(f"{self._prefix}/log", 1)
+            self._reserved = (number, time.monotonic())
+        self._set(number, record)
+
+    def _set(self, number: int, record: Entry) -> None:
+        self._store.set(f"{self._prefix}/log-{number}", json.dumps(record))
+        self._reserved = (0, 0.0)
 
     def since(self, position: int) -> tuple[int, list[Entry]]:
         last = int(self._get("log") or 0)

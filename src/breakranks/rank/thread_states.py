@@ -92,8 +92,8 @@ def of_ours(frame: FrameType) -> bool:
 
 
 def is_injected(stack: list[FrameType]) -> bool:
-    """Whether a stack, innermost frame first, is of injected code: its outermost frame belongs to no module."""
-    return not isinstance(stack[-1].f_globals.get("__name__"), str)
+    """Whether a stack, innermost frame first, is of injected code: its outermost frame is that of inject/mailbox."""
+    return "__breakranks__" in stack[-1].f_globals
 
 
 def is_passed(frame: FrameType) -> bool:

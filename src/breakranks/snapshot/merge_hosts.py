@@ -7,7 +7,7 @@ ranks take seconds.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -90,7 +90,7 @@ def merge(
         problems=(*twice, *of_hosts({name: part.problems for name, part in zip(names, parts, strict=True)})),
         interval=max((part.interval for part in parts), default=0.0),
         native=any(part.native for part in parts),
-        launcher=whole.launchers.get(first),
+        launcher=whole.launchers.get(first) if ranks else _living(whole.launchers.values()),
         groups=groups if recorders else (),
         operations=tuple(whole.joiner.table.operations) if recorders else (),
     )
@@ -270,6 +270,11 @@ def _first(parts: Sequence[Snapshot]) -> int:
     """Return the index of the part with the lowest rank: its launcher represents the job."""
     lowest = [min((rank.rank for rank in part.ranks), default=1 << 62) for part in parts]
     return min(range(len(parts)), key=lowest.__getitem__, default=0)
+
+
+def _living(launchers: Iterable[Process]) -> Process | None:
+    """Return a launcher that lives, or else any."""
+    return min(launchers, key=lambda launcher: launcher.state in ("Z", "X"), default=None)
 
 
 def _job(jobs: Sequence[Job], first: int, shifts: Sequence[float]) -> Job:

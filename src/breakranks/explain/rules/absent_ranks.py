@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
 from breakranks.explain.actions import Action, Advise, RunBreakranks, attach_to
@@ -43,7 +45,7 @@ from breakranks.explain.rules.rank_cause import (
 )
 from breakranks.explain.rules.recorded_calls import gather_of, gathers
 from breakranks.rankset import RankSet
-from breakranks.snapshot.model import Frame, Missing
+from breakranks.snapshot.model import Missing
 
 _SHOWN = 6
 _NAP_SHARE = 0.02  # the share of a CPU that a loop with short sleeps takes
@@ -59,7 +61,7 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
         # No known framework: are all remaining ranks in one loop, without using a CPU?
         waiting = [node for node in job.nodes if node.reason == "sleep" and not node.view.moved]
         # Ranks in one place may be in several groups, which differ in other evidence.
-        if union(waiting) != job.seen or len({_function(node.where) for node in waiting}) != 1:
+        if union(waiting) != job.seen or len({_loop(node.view) for node in waiting}) != 1:
             return []
         if any(_runs(node.view) for node in waiting):
             return []
@@ -97,9 +99,12 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
     return found
 
 
-def _function(where: Frame | None) -> tuple[str, str] | None:
-    """A rank may be at any line of a loop with short sleeps."""
-    return (where.function, where.file) if where is not None else None
+def _loop(view: ProcessView) -> object:
+    """What is equal for ranks in one loop. With short sleeps, a rank may be at any line of it."""
+    where = view.where
+    if where is None or where.function == "<module>" or (view.left or math.inf) > LONG_SLEEP_SECONDS:
+        return where
+    return where.function, where.file
 
 
 def _runs(view: ProcessView) -> bool:

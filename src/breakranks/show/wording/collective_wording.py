@@ -75,7 +75,7 @@ def _(cause: c.NeverCame, subject: Subject) -> str:
 def _(cause: c.HasGone, subject: Subject) -> str:
     it = pronoun(subject.count, "it", "they")
     exists = f"no longer {verb(subject.count, 'exist')}"
-    return f"{ranks(subject.ranks)} {exists}: {it} took part in {call(cause.call)}"
+    return f"{ranks(subject.ranks)} {exists}; {it} took part in {call(cause.call)}"
 
 
 @cause_text.register
@@ -133,7 +133,7 @@ def _(cause: c.AllSeenWait, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: c.NoneComesOut, subject: Subject) -> str:
-    why = "; possible causes: different sizes or groups, a different number of calls, or a cut network"
+    why = "; possible causes: different sizes or groups, a different number of calls, or a network failure"
     if cause.differs is not None:
         why = f"; {fact_text(cause.differs)}"
     doing = f"{activity(cause.doing)}, in {place(cause.doing.where)}"

@@ -40,7 +40,7 @@ def _(cause: f.StaleLockFile, subject: Subject) -> str:
 @cause_text.register
 def _(cause: f.LockFileHeld, subject: Subject) -> str:
     return predicate(
-        subject, "wait", f"for the lock {cause.path}{_modified(cause.age)}, held by {_holder(cause.holder)}"
+        subject, "wait", f"for the lock file {cause.path}{_modified(cause.age)}, held by {_holder(cause.holder)}"
     )
 
 

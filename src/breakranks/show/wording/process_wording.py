@@ -16,7 +16,7 @@ _STOPPED = {
 }
 _STATES = {
     "T": "in state T: stopped by a signal (SIGSTOP, SIGTSTP, SIGTTIN or SIGTTOU)",
-    "t": "in state t: stopped by a process that traces it",
+    "t": "in state t: stopped by a tracer (ptrace)",
     "Z": "a zombie",
     "X": "gone",
 }
