@@ -1,9 +1,9 @@
-"""Inspect, stop and step the ranks of a running job that was not prepared, and release it unharmed.
+"""Inspect, stop and step the ranks of a running job that was not prepared.
 
 A rank in Python is stopped at its next line. A rank that is blocked in C (a barrier, a sleep, a lock) can only be
 inspected: where, up, down, list, args, locals, p, pp, whatis, threads, everything but stepping. `interrupt` stops it
-when it returns to Python. The prompt shows which of the two it is. When the console quits, or is killed, every rank
-resumes, and breakranks unloads itself from it.
+when it returns to Python. The prompt shows which ranks are stopped and which are inspected. When the console quits, or
+is killed, every rank resumes, and the code of breakranks is removed from it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from breakranks.errors import BreakranksError, UsageError
 from breakranks.rankset import RankSet, ranks_text
 
 EXAMPLES = """
-breakranks attach                              the job on this machine, all its ranks
-breakranks attach --rank 3                     stop rank 3 only; the others run on
-breakranks attach mpi:hostfile --rank 13       the job on the hosts of an MPI hostfile
-breakranks attach -c w -c 'p self.path'        print, and resume
-breakranks attach -c 'tbreak train.py:30' -c c -c wait -c 'p loss' -c go    stop at that line, print, resume
-breakranks attach --no-stop pid:4242           only inspect, any Python process
-breakranks attach --thread loader              another thread than the main one
-breakranks attach --dap --launch-json .vscode/launch.json    for VS Code and other DAP clients
+breakranks attach                                                   the job on this machine, all its ranks
+breakranks attach --rank 3                                          stop rank 3 only; the others keep running
+breakranks attach mpi:hostfile --rank 13                            the job on the hosts of an MPI hostfile
+breakranks attach -c w -c 'p self.path'                             print, and resume
+breakranks attach -c 'tbreak train.py:30' -c c -c 'p loss' -c go    stop at that line, print, resume
+breakranks attach --no-stop pid:4242                                only inspect, any Python process
+breakranks attach --thread loader                                   another thread than the main one
+breakranks attach --dap --launch-json .vscode/launch.json           for VS Code and other DAP clients
 """
 
 

@@ -74,7 +74,9 @@ def read_file(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
     for key, value in _parsed(data, path).items():
         name = key.replace("-", "_")
         if name not in _KINDS:
-            raise UsageError(f"{path}: unknown key {key!r}", f"The keys are: {', '.join(_KINDS)}")
+            raise UsageError(
+                f"{path}: unknown key {key!r}", f"The keys are: {', '.join(name.replace('_', '-') for name in _KINDS)}"
+            )
         values[name] = checked(name, value, f"{path}: {key}", typed=True)
     return values
 

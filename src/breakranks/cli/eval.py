@@ -26,7 +26,7 @@ from breakranks.snapshot.answer_groups import fold
 EXAMPLES = """
 breakranks eval step                                 the variable `step` of every rank
 breakranks eval --rank 3 self.lock_file_path         what a hung FileBaton.wait waits for
-breakranks eval slurm:2180718 --rank 13 step         a rank of a Slurm job, on whichever host
+breakranks eval slurm:2180718 --rank 13 step         a rank of a Slurm job, on any host of it
 breakranks eval --frame train 'len(batch), loss'     in the frame of the function train
 breakranks eval --thread loader 'queue.qsize()'      in another thread
 breakranks eval pid:4242 --json 'cfg'                any Python process, for programs

@@ -15,15 +15,15 @@ from breakranks.cli.exit_status import FAILED, FOUND, OK
 from breakranks.errors import UsageError
 from breakranks.hosts.host_check import HostCheck
 from breakranks.jobs.targets import Hosts, parse_target
-from breakranks.show.host_check_lines import host_check_json, ladder_lines
+from breakranks.show.host_check_lines import check_lines, host_check_json
 from breakranks.show.json_output import to_text
 
 EXAMPLES = """
-breakranks hosts ssh:node-[1-16]        sixteen hosts by ssh
-breakranks hosts slurm:2180718          all hosts of a Slurm job
-breakranks hosts mpi:hostfile           the hosts of an MPI hostfile
+breakranks hosts ssh:node-[1-16]                                 sixteen hosts by ssh
+breakranks hosts slurm:2180718                                   all hosts of a Slurm job
+breakranks hosts mpi:hostfile                                    the hosts of an MPI hostfile
 breakranks hosts 'exec:kubectl exec -i {host} --@worker-[0-3]'   pods, by any command
-breakranks hosts ssh:n1 --setup 'conda activate x'   with a command that makes Python available
+breakranks hosts ssh:n1 --setup 'conda activate x'               with a command that makes Python available
 """
 
 
@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     target = parse_target(args.target)
     if not isinstance(target, Hosts):
         raise UsageError(
-            f"{args.target or 'local'} is not a target of hosts",
-            "Name hosts: breakranks hosts ssh:n[1-4], or slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS",
+            f"{args.target} does not name hosts" if args.target else "no target",
+            "Name the hosts: breakranks hosts ssh:n[1-4], or slurm:JOBID, mpi:HOSTFILE, exec:COMMAND@HOSTS",
         )
 
     with closing(job_selection.hosts_backend(target, args)) as backend:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(to_text(host_check_json(backend.name, plain)))
     else:
         look = terminal_output.look(args)
-        terminal_output.show(ladder_lines(plain, look), look)
+        terminal_output.show(check_lines(plain, look), look)
     return _status(checks)
 
 

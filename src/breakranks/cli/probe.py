@@ -24,7 +24,7 @@ from breakranks.show import answer_lines, stop_lines
 from breakranks.show.answers_json import as_json
 
 EXAMPLES = """
-breakranks probe train.py:30 --print loss                     the next ten times, on all ranks
+breakranks probe train.py:30 --print loss                                    the next ten times, on all ranks
 breakranks probe train.py:30 --when 'loss != loss' --print step --times 1    the first nan of each rank
 breakranks probe model.py:88 --print x.shape --rank 0-3 --seconds 5          for five seconds
 breakranks probe train.py:30 --print loss --json | jq .values                for programs, one line per hit

@@ -20,12 +20,12 @@ from breakranks.show.ps_lines import ps_lines
 from breakranks.snapshot.model import Problem, Snapshot
 
 EXAMPLES = """
-breakranks ps                  every job on this machine
-breakranks ps ssh:node-[1-4]   every job on these hosts
-breakranks ps slurm:           your running jobs in Slurm
-breakranks ps --job torchrun-29500
-breakranks ps --json           as JSON
-breakranks ps hang.brk         the job in a snapshot file
+breakranks ps                        every job on this machine
+breakranks ps ssh:node-[1-4]         every job on these hosts
+breakranks ps slurm:                 your running jobs in Slurm
+breakranks ps --job torchrun-29500   one of several jobs
+breakranks ps --json                 as JSON
+breakranks ps hang.brk               the job in a snapshot file
 """
 
 

@@ -27,7 +27,7 @@ def await_first_stop(session: DebugSession, seconds: float | None) -> None:
         if not session.ranks:
             raise no_job(session.job)
         raise BreakranksError(f"no rank has stopped in {wait:.0f} s", "`breakranks stacks` shows where the ranks are.")
-    settle(session)
+    wait_for_late_stops(session)
 
 
 def offer_first_stop(session: DebugSession, seconds: float | None, say: Callable[[str], None]) -> bool:
@@ -53,11 +53,11 @@ def offer_first_stop(session: DebugSession, seconds: float | None, say: Callable
         if not session.stopped:
             say("no rank has stopped" if session.ranks else "the job has ended")
             return False
-    settle(session)
+    wait_for_late_stops(session)
     return True
 
 
-def settle(session: DebugSession) -> None:
+def wait_for_late_stops(session: DebugSession) -> None:
     """Wait a moment for the last ranks, which reach a stop at nearly the same time as the first. Drops the events."""
     session.wait(lambda: session.is_greeted, HELLO_SECONDS)
     deadline = time.monotonic() + SETTLE_SECONDS

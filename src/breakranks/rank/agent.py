@@ -296,12 +296,12 @@ class RankAgent:
                 if locked:
                     run_dir.sweep(self.path)
                 try:
-                    return UnixServer(f"{self.path}/{self.pid}.sock", self._obey, self._gone)
+                    return UnixServer(f"{self.path}/{self.pid}.sock", self._handle, self._gone)
                 except FileNotFoundError:  # the last process of the job has just removed the folder
                     continue
         raise run_dir.NotPrivateFolder(f"{self.path} is removed repeatedly by another process.")
 
-    def _obey(self, client: Client, message: dict[str, Any]) -> None:
+    def _handle(self, client: Client, message: dict[str, Any]) -> None:
         self._switch_interval.begin(time.monotonic())
         handlers.handle(self, client, message)
 

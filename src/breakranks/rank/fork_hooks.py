@@ -23,13 +23,13 @@ _WAIT_SECONDS = 2.0  # the longest wait of a fork
 _SHORT_SECONDS = 1e-5  # the interval that switch_interval.py sets
 
 
-def begin(settle: Callable[[], None]) -> None:
-    """Call ``settle`` in a forked child from now on, before any line of the job."""
-    state()["settle"] = settle
+def begin(clean_up: Callable[[], None]) -> None:
+    """Call ``clean_up`` in a forked child from now on, before any line of the job."""
+    state()["clean_up"] = clean_up
 
 
 def end() -> None:
-    state()["settle"] = None
+    state()["clean_up"] = None
 
 
 class ForksPaused:
@@ -55,7 +55,7 @@ class ForksPaused:
 def state() -> dict[str, Any]:
     """Return the state that the registered functions read. ``interval``: the switch interval for a child."""
     new: dict[str, Any] = {"lock": _thread.allocate_lock(), "forking": 0, "pausing": 0}
-    new.update(settle=None, interval=0.0)
+    new.update(clean_up=None, interval=0.0)
     shared: dict[str, Any] = vars(sys).setdefault(_STATE, new)
     if shared is new:
         _register(shared)
@@ -91,12 +91,12 @@ def _register(
     def in_child() -> None:
         state.pop("interrupted", None)
         state["lock"], state["forking"], state["pausing"] = lock(), 0, 0
-        settle, state["settle"] = state["settle"], None
+        clean_up, state["clean_up"] = state["clean_up"], None
         interval, state["interval"] = state["interval"], 0.0
         vars(sys).pop("_breakranks_interval", None)
         try:
-            if settle is not None:
-                settle()
+            if clean_up is not None:
+                clean_up()
         except Exception:  # the child must not print an error of breakranks
             pass
         if interval and sys.getswitchinterval() <= short:

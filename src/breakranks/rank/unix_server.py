@@ -30,13 +30,13 @@ class Client:
 
 
 class UnixServer:
-    """Waits for consoles and messages. Calls ``obey`` with each message, ``gone`` with each client that has left."""
+    """Waits for consoles and messages. Calls ``handle`` with each message, ``gone`` with each client that has left."""
 
     def __init__(
-        self, path: str, obey: Callable[[Client, dict[str, Any]], None], gone: Callable[[Client], None]
+        self, path: str, handle: Callable[[Client, dict[str, Any]], None], gone: Callable[[Client], None]
     ) -> None:
         self.clients: list[Client] = []
-        self._obey = obey
+        self._handle = handle
         self._gone = gone
         self._outbox: list[tuple[Client | None, RankEvent]] = []
         self._guard = threading.Lock()
@@ -137,7 +137,7 @@ class UnixServer:
         client.heard = bytearray(rest)
         for line in lines:
             try:
-                self._obey(client, json.loads(line))
+                self._handle(client, json.loads(line))
             except Exception as error:  # the agent survives any message
                 self.tell(ErrorEvent(text=f"not understood: {error!r}"[:500]), client)
 
