@@ -28,32 +28,33 @@ def _check_broken(case: Case, status: int, answer: Answer, folder: str, files: M
 
     assert status == 1, told(answer)
     verdict = answer["verdict"]
-    assert verdict["kind"] in case.kinds, told(verdict)
-    _check_ranks(case, verdict)
+    assert verdict["kind"] in case.kinds, told(answer)
+    _check_ranks(case, answer)
     if case.function:
-        assert verdict["where"]["function"].rpartition(".")[2] in case.function, told(verdict)
+        assert verdict["where"]["function"].rpartition(".")[2] in case.function, told(answer)
     if case.sure:
-        assert verdict["confidence"] != "guess", told(verdict)
+        assert verdict["confidence"] != "guess", told(answer)
     for word in case.mentions:
-        assert holds(verdict["summary"], word), told(verdict)
+        assert holds(verdict["summary"], word), told(answer)
     for word in case.proof:
-        assert any(holds(line, word) for line in verdict["evidence"]), told(verdict)
+        assert any(holds(line, word) for line in verdict["evidence"]), told(answer)
     if case.certain:
-        assert verdict["confidence"] == "certain", told(verdict)
+        assert verdict["confidence"] == "certain", told(answer)
     assert verdict["evidence"], "a verdict comes with its proof"
     assert verdict["next"], "a verdict must have a next step"
     assert answer["findings"][0] == verdict
 
 
-def _check_ranks(case: Case, verdict: Answer) -> None:
+def _check_ranks(case: Case, answer: Answer) -> None:
+    verdict = answer["verdict"]
     culprits, victims = ranks_of(verdict["culprits"]), ranks_of(verdict["victims"])
-    assert not culprits & victims, told(verdict)
+    assert not culprits & victims, told(answer)
     if case.culprits is not None:
-        assert culprits in map(ranks_of, case.culprits), told(verdict)
+        assert culprits in map(ranks_of, case.culprits), told(answer)
     if case.victims is not None:
-        assert victims in map(ranks_of, case.victims), told(verdict)
+        assert victims in map(ranks_of, case.victims), told(answer)
     if case.involved is not None:
-        assert culprits | victims == ranks_of(case.involved), told(verdict)
+        assert culprits | victims == ranks_of(case.involved), told(answer)
 
 
 def _check_healthy(case: Case, status: int, answer: Answer) -> None:
