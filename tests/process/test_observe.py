@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from breakranks.backend.sampler import Sampler
+from breakranks.introspect import process_queries
 from breakranks.introspect.process_queries import VisitResult
 from breakranks.jobs.targets import job_of_pids
 from breakranks.observe import (
@@ -404,6 +405,38 @@ def test_a_rank_that_does_not_answer_again_keeps_its_answer() -> None:
         assert (late.inside, late.dump, late.problem) == (answered.inside, answered.dump, problem)
         evidence.add_visits({process.pid: VisitResult(inside=Introspection(time=2.0))})
         assert evidence.visited[process.pid][0].inside == Introspection(time=2.0)
+
+
+def test_an_answer_without_a_thread_replaces_no_other(tmp_path: Path) -> None:
+    # GIVEN a program that has not imported threading, so that neither of its threads is known as the main thread
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import _thread, os, time\n"
+        "def idle(): time.sleep(500)\n"
+        "def poll(marker):\n"
+        "    while os.path.exists(marker): time.sleep(0.05)\n"
+        "_thread.start_new_thread(idle, ())\n"
+        "print('x')\n"
+        "poll(__file__)\n"
+    )
+    with python(f"import runpy; runpy.run_path({str(file)!r})") as process:
+        found = job_of_pids(read_table(), [process.pid])
+        with Sampler(found) as sampler:
+            evidence = sampler._evidence
+            earlier = VisitResult(inside=Introspection(time=1.0))
+
+            # WHEN it is asked
+            def answered() -> bool:
+                sampler.sample()
+                evidence.visited[process.pid] = (earlier, None)
+                seen = {process.pid: sampler._seen_process(process.pid)}
+                evidence.add_visits(results := process_queries.visit(seen, {}))
+                return process.pid in results and results[process.pid].problem is None
+
+            wait_for("an answer", answered)
+
+            # THEN
+            assert evidence.visited[process.pid][0].inside == earlier.inside
 
 
 def test_a_lock_file_that_is_removed_during_the_look_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ reads.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import textwrap
 import threading
@@ -396,6 +397,53 @@ def test_an_answer_of_many_frames_is_bounded() -> None:
     (mine,) = (one for one in process_answers.read(deep(700)).threads if one.ident == threading.get_ident())
     assert mine.depth == 500
     assert len(mine.frames) <= 500
+
+
+@pytest.mark.parametrize(
+    "also_injected", ["__breakranks__ = 1; __import__('time').sleep(600)", "__import__('time').sleep(600)"]
+)
+def test_a_program_without_threading_into_which_two_threads_were_injected(also_injected: str, tmp_path: Path) -> None:
+    # GIVEN a program that has one thread, and in it a thread that was injected and has not ended
+    file = tmp_path / "program.py"
+    file.write_text(
+        textwrap.dedent("""
+            import _thread
+            import sys
+            import time
+
+            def injected(text, **variables):
+                _thread.start_new_thread(exec, (text, variables))
+
+            def stand(marker):
+                injected(sys.argv[1])
+                while len(sys._current_frames()) < 2:
+                    time.sleep(0.01)
+                injected(
+                    "__breakranks__ = 1; answers.append(answer({'asked': {file: {'stand:*': ['marker']}}}))",
+                    answers=answers, answer=scope["answer"], file=__file__,
+                )
+                while not answers:
+                    time.sleep(0.01)
+
+            assert "threading" not in sys.modules
+            answers = []
+            scope = {"__name__": "breakranks_payload"}
+            exec(compile(sys.argv[2], "<breakranks>", "exec"), scope)
+            stand("weights.part")
+            sys.stdout.buffer.write(answers[0])
+        """).lstrip()
+    )
+
+    # WHEN a second injected thread reads the variables
+    command = [sys.executable, "-I", "-S", str(file), also_injected, mailbox.payload("frame_values")]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=DEADLINE)
+
+    # THEN it answers for the thread of the program
+    assert done.returncode == 0, done
+    (thread,) = process_answers.read(done.stdout).threads
+    assert [(frame.frame.function, frame.values) for frame in thread.frames] == [
+        ("stand", {"marker": {"plain": "weights.part"}})
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from breakranks.backend.sampling_loop import sample_until_conclusive
-from breakranks.snapshot.model import Call, Missing, Snapshot
+from breakranks.snapshot.introspection import Introspection, PolledFile
+from breakranks.snapshot.model import Call, FileLock, Missing, Snapshot
 
 from .jobs import LONG_SLEEP, World, own
 
@@ -75,3 +76,38 @@ def test_nothing_is_found_twice_in_a_row() -> None:
     sampler = Recorded([world.snapshot()])
     _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
     assert (diagnosis.verdict, sampler.sampled) == (None, 3)
+
+
+def waiting_for_a_file(age: float, *, known: int) -> Snapshot:
+    """Three ranks that wait for one file. For the first ``known`` of them introspection shows that."""
+    world = World(span=age)
+    for rank in range(3):
+        path = "/tmp/part" if rank < known else ""
+        world.add(
+            world.thread(own("merge_parts"), call=Call("clock_nanosleep", left=0.05), idle=0.0),
+            inside=Introspection(polled=(PolledFile(1, path, "own"),) if path else ()),
+            locks=(FileLock(path=path, kind="own", waiter=1, age=age + 60),) if path else (),
+        )
+    return world.snapshot()
+
+
+def test_a_rank_that_only_the_last_sample_leaves_out_is_named() -> None:
+    # GIVEN a cause that must last for five seconds, and a sample that does not show it for one of the ranks
+    sampler = Recorded(
+        [waiting_for_a_file(2.0, known=3), waiting_for_a_file(6.0, known=2), waiting_for_a_file(7.0, known=3)]
+    )
+
+    # WHEN
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+
+    # THEN
+    assert diagnosis.verdict is not None, diagnosis
+    assert (diagnosis.verdict.kind, diagnosis.verdict.culprits) == ("stale-lock-file", "0-2")
+    assert sampler.sampled == 4
+
+
+def test_a_rank_that_the_samples_keep_leaving_out_is_not_named() -> None:
+    sampler = Recorded([waiting_for_a_file(2.0, known=3), waiting_for_a_file(6.0, known=2)])
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+    assert diagnosis.verdict is not None and diagnosis.verdict.culprits == "0-1", diagnosis
+    assert sampler.sampled == 4

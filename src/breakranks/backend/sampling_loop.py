@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from breakranks.backend.job_backend import JobSampler
-from breakranks.explain.diagnosis import Diagnosis
+from breakranks.explain.diagnosis import Diagnosis, Finding
 from breakranks.explain.frame_meanings import FrameTable
 from breakranks.explain.verdict import explain
+from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Problem, Snapshot
 
 INTERVAL_SECONDS = 0.5
@@ -43,7 +44,8 @@ def sample_until_conclusive(
         sampler.sample(native=native, recorders=inject)
         until = time.monotonic() + patience
         extended = suspected = False
-        empty = doubts = 0  # diagnoses in a row that found nothing, and how often such a one was confirmed
+        empty = doubts = 0  # diagnoses in a row that found nothing, and how often a diagnosis was confirmed
+        expected: Finding | None = None  # of the diagnosis before
         while True:
             snapshot = sampler.snapshot()
             if not inject:
@@ -56,7 +58,9 @@ def sample_until_conclusive(
             empty = empty + 1 if diagnosis.settled and diagnosis.verdict is None else 0
             # One odd sample, of a rank between two sleeps, may hide what the others show.
             moving = any(rank_class.moving for rank_class in diagnosis.classes)
-            doubtful = empty == 1 and doubts < _MAX_DOUBTS and (suspected or not moving)
+            odd = (empty == 1 and (suspected or not moving)) or _names_fewer_ranks(diagnosis.verdict, expected)
+            expected = diagnosis.verdict or diagnosis.pending
+            doubtful = odd and doubts < _MAX_DOUBTS
             doubts += doubtful
             left = until - time.monotonic()
             if left <= 0 or (diagnosis.settled and not doubtful):
@@ -64,6 +68,14 @@ def sample_until_conclusive(
             progress(min(max(diagnosis.wait, interval), left), diagnosis)
             time.sleep(min(max(diagnosis.wait, interval), _MAX_STEP_SECONDS, left))
             sampler.sample(recorders=inject and sampler.sampled % _READ_RECORDERS_EVERY == 0)
+
+
+def _names_fewer_ranks(verdict: Finding | None, expected: Finding | None) -> bool:
+    """Whether a rank is missing from a verdict that was expected to name it."""
+    if verdict is None or expected is None or verdict.kind != expected.kind:
+        return False
+    named = RankSet.parse(verdict.culprits) | RankSet.parse(verdict.victims)
+    return not RankSet.parse(expected.culprits) <= named
 
 
 def window_samples(interval: float) -> int:

@@ -80,7 +80,9 @@ def visit(
             found[pid] = VisitResult(problem=Problem(what))
             continue
         dump = _dump(pid, parsed) if pid in with_torch else None
-        found[pid] = VisitResult(dump, interpret(parsed, asked[pid], seen[pid].threads, pid))
+        # Without a thread it is no answer: an earlier one remains.
+        inside = interpret(parsed, asked[pid], seen[pid].threads, pid) if parsed.threads else None
+        found[pid] = VisitResult(dump, inside)
     return found
 
 

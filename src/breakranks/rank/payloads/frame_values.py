@@ -78,7 +78,8 @@ class _Visit:
         self.stacks = {ident: list(_chain(frame)) for ident, frame in sys._current_frames().items()}
         known = {ident: _attribute(thread, "_native_id") for ident, thread in self.active.items()}
         self.tids = {ident: tid for ident, tid in known.items() if type(tid) is int and ident in self.stacks}
-        others = [ident for ident in self.stacks if ident != sys.modules["_thread"].get_ident()]
+        own = sys.modules["_thread"].get_ident()
+        others = [ident for ident, frames in self.stacks.items() if ident != own and not _is_injected(frames)]
         if not self.active and len(others) == 1:
             self.tids = {others[0]: self.pid}  # a program that has not imported threading
         self.left = _MAX_VALUES
@@ -123,6 +124,13 @@ def _chain(frame: FrameType | None) -> Iterator[FrameType]:
         yield frame
         frame = frame.f_back
         count += 1
+
+
+def _is_injected(frames: list[FrameType]) -> bool:
+    """Whether a thread was started by breakranks. There are two where the first one did not get the GIL in time. The
+    outermost frame is that of inject/mailbox, whose first statement sets the name."""
+    scope = frames[-1].f_globals
+    return _is(type(scope), dict) and ("__breakranks__" in scope or scope.keys() == {"__builtins__"})
 
 
 def _look_up(frame: FrameType, path: str) -> Any:
