@@ -171,8 +171,8 @@ def test_a_queue_whose_producer_has_ended() -> None:
     ("wait", "words"),
     [
         (
-            ThreadWait(tid=100, kind="Barrier", name="both", state="1 of 2 have arrived"),
-            "waits for both (Barrier), to which 1 of 2 have arrived, in",
+            ThreadWait(tid=100, kind="Barrier", name="both", state="1 of 2 has arrived"),
+            "waits for both (Barrier), at which 1 of 2 has arrived, in",
         ),
         (
             ThreadWait(tid=100, kind="Event", name="self.ready", state="not set"),

@@ -289,7 +289,7 @@ def test_ranks_that_stand_above_a_parting() -> None:
     assert render(stacks_lines(snapshot, LOOK), LOOK).splitlines()[2:] == [
         "[0-2] (3)",
         "│ a                                     x.py:1",
-        "├─ [0] (1) are here",
+        "├─ [0] (1) is here",
         "├─ [1] (1)",
         "│    b                                  x.py:1",
         "└─ [2] (1)",
@@ -508,10 +508,10 @@ def test_without_a_terminal_frames_are_printed_until_the_job_ends() -> None:
     looks = iter([(job(), diagnosis()), (job(), diagnosis()), (gone, diagnosis())])
     slept: list[float] = []
     out = io.StringIO()
-    status = watch(
+    last = watch(
         lambda: next(looks), stream=out, look=lambda: LOOK, interval=2.0, clock=ticking(), sleep=slept.append
     )
-    assert status == 1
+    assert last == diagnosis()
     assert out.getvalue().count("job torchrun-29500") == 3
     assert out.getvalue().endswith("the job has ended\n")
     assert slept == [1.5, 1.5]
@@ -526,7 +526,7 @@ def test_without_a_terminal_frames_are_printed_until_the_job_ends() -> None:
 def test_once_is_one_frame() -> None:
     out = io.StringIO()
     quiet = replace(diagnosis(), verdict=None, findings=())
-    assert watch(lambda: (job(), quiet), stream=out, look=lambda: LOOK, interval=2.0, once=True) == 0
+    assert watch(lambda: (job(), quiet), stream=out, look=lambda: LOOK, interval=2.0, once=True) == quiet
     assert out.getvalue() == render(frame_lines(job(), quiet, LOOK), LOOK)
 
 

@@ -44,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", metavar="N", type=int, default=0, help="print the last N calls of each shown group, side by side"
     )
-    target_args.add_no_inject(parser, "not for a running job: its recorders can only be read inside its ranks")
+    target_args.add_no_inject(
+        parser, "refused for a running job: its recorders can only be read by code inside its ranks"
+    )
     target_args.add_output(parser, full="print every group and every rank")
 
 

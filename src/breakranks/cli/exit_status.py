@@ -11,7 +11,11 @@ MEANINGS = {
         "ranks wait, or their calls differ",
         "no flight recorder could be read",
     ),
-    "ps": ("jobs were found, or slurm: has none", "", "no job was found, or none could be inspected"),
+    "ps": (
+        "jobs were found, or the target is slurm: and no job is running",
+        "",
+        "no job was found, or none could be inspected",
+    ),
     "stacks": ("at least one stack was read", "", "no stack was read"),
     "top": ("no verdict", "a verdict was found", "the job could not be inspected"),
     "console": (
@@ -24,10 +28,10 @@ MEANINGS = {
         "a rank answered with an error, or did not answer",
         "no rank could be attached to",
     ),
-    "eval": ("every rank answered", "the expression failed in some ranks", "no rank could be queried"),
+    "eval": ("every rank answered", "the expression failed in at least one rank", "no rank could be queried"),
     "probe": ("a rank reached the line", "no rank reached it in time", "no logpoint could be set"),
     "snapshot": ("the file was written", "", "the file was not written"),
-    "hosts": ("every host passed every check", "some hosts failed a check", "no host could be reached"),
+    "hosts": ("every host passed every check", "at least one host failed a check", "no host could be reached"),
     "demo": ("the job was explained", "", "the job was not explained"),
 }
 ALWAYS = "Any command: 2 also for wrong options, 130 after Ctrl-C, 141 if its output pipe is closed early."

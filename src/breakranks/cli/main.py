@@ -63,8 +63,8 @@ flight recorder dumps.
 examples:
   breakranks why                   explain the job that hangs on this machine
   breakranks stacks --rank 0-3     what four ranks are doing
-  breakranks why slurm:2180718     the same on all hosts of a Slurm job
-  breakranks -v why ssh:n[1-4]     and log to standard error what is run, asked and refused; -vv logs more
+  breakranks why slurm:2180718     explain a Slurm job, on all its hosts
+  breakranks -v why ssh:n[1-4]     and log to standard error what breakranks runs and asks; -vv logs more
   breakranks COMMAND --help        options and examples of one command
 
 BREAKRANKS_LOG=FILE appends the log of -vv to a file.
@@ -133,7 +133,7 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words or words[0] in ("-h", "--help"):
-        rows = "\n".join(f"  {name:<11} {summary}" for name, (_, summary) in COMMANDS.items())
+        rows = "\n".join(f"  {name:<12} {summary}" for name, (_, summary) in COMMANDS.items())
         (sys.stdout if words else sys.stderr).write(HELP.format(commands=rows, status=STATUS))
         return OK if words else FAILED
     if words[0] in ("-V", "--version"):

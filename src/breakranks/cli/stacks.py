@@ -11,7 +11,7 @@ import sys
 
 from breakranks.backend.job_backend import RunningJob
 from breakranks.cli import job_selection, target_args, terminal_output
-from breakranks.cli.exit_status import FAILED
+from breakranks.cli.exit_status import FAILED, OK
 from breakranks.errors import UsageError
 from breakranks.rankset import RankSet
 from breakranks.show.stack_tree import stacks_lines
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             ranks = job_selection.ranks_of(target, args.rank)
             snapshot = _recorded(target, args.target) if isinstance(target, Snapshot) else _sampled(target, ranks, args)
             _show(snapshot, ranks, args)
-            status = 0 if len(snapshot.stacks) > 1 else 2  # without a stack, the printed lines tell why
+            status = OK if snapshot.has_stacks else FAILED  # without a stack, the printed lines tell why
     return status
 
 

@@ -49,7 +49,7 @@ def _show(target: RunningJob | Snapshot, args: argparse.Namespace) -> int:
         look = terminal_output.look(args)
         diagnosis = explain(target)
         terminal_output.show(top_view.frame_lines(target, diagnosis, look), look)
-        return FOUND if diagnosis.verdict is not None else OK
+        return _status(diagnosis)
 
     window = window_samples(args.interval)
     with target.sampler(ranks=ranks, keep=window) as sampler:
@@ -64,10 +64,15 @@ def _show(target: RunningJob | Snapshot, args: argparse.Namespace) -> int:
             snapshot = sampler.snapshot(keep=window)
             return snapshot, explain_live(snapshot)
 
-        return top_view.watch(
+        diagnosis = top_view.watch(
             take,
             stream=sys.stdout,
             look=lambda: terminal_output.look(args),
             interval=args.interval,
             once=args.once,
         )
+        return _status(diagnosis)
+
+
+def _status(diagnosis: Diagnosis) -> int:
+    return FOUND if diagnosis.verdict is not None else OK

@@ -108,4 +108,4 @@ def _status(snapshot: Snapshot, diagnosis: Diagnosis) -> int:
     """Return the exit status. It is 2 if no stack could be read; the printed lines tell why."""
     if diagnosis.verdict is not None:
         return FOUND
-    return OK if len(snapshot.stacks) > 1 or snapshot.groups else FAILED
+    return OK if snapshot.has_stacks or snapshot.groups else FAILED

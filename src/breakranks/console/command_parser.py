@@ -67,7 +67,7 @@ A line goes to pdb in every rank of the focus, [0-3] in the prompt. Equal answer
   stacks, why      the commands of the command line, for this job
   wait [SECONDS]   wait until a rank stops
   q                leave: the job resumes, and its breakpoints no longer stop
-  kill-job         end the job, after a yes
+  kill-job         end the job, after confirmation
 
 `c` resumes the focus up to its next breakpoint. Ranks that are held for it resume when it leaves the debugger.
 To use a variable that is named like a command: p why, !go = 3

@@ -24,7 +24,7 @@ from breakranks.console.rank_phrases import are, them, they_return, they_stop, v
 from breakranks.console.wait_times import ARRIVAL_SECONDS, GO_SECONDS, HALT_SECONDS, REPLY_SECONDS
 from breakranks.errors import UsageError
 from breakranks.rank_messages import CompleteRequest, CompletionsEvent, InterruptRequest
-from breakranks.rankset import RankSet
+from breakranks.rankset import RankSet, ranks_text
 
 
 class Console:
@@ -256,7 +256,7 @@ class Console:
                 "no rank is stopped", f"Connected: {session.ranks or 'none'}; `interrupt` stops ranks that run."
             )
         if unknown:
-            why = f"The job has {session.world} ranks."
+            why = f"The job has {ranks_text(job)}."
             if unknown <= job:
                 why = "A rank connects when it reaches a breakpoint. Ranks of other hosts need that host as the target."
             raise UsageError(are(unknown, "not connected"), f"{why} Connected: {session.ranks or 'none'}.")

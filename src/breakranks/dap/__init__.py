@@ -1,0 +1,1 @@
+"""The bridge for clients of the Debug Adapter Protocol."""

@@ -26,7 +26,8 @@ class Activity(NamedTuple):
     ``FileBaton``).
 
     ``where`` is the innermost frame of the user's code. ``about`` is the file, socket or terminal that the thread is
-    blocked on. ``context`` is the larger operation (loading data, checkpointing, backward).
+    blocked on, ``peer`` the process at the other end of a pipe. ``context`` is the larger operation (loading data,
+    checkpointing, backward).
     """
 
     word: str
@@ -34,6 +35,7 @@ class Activity(NamedTuple):
     where: Frame | None = None
     call: Call | None = None
     about: str = ""
+    peer: str = ""
     kind: str = ""
     context: str = ""
     tail: tuple[Frame, ...] = ()
@@ -52,12 +54,21 @@ class Activity(NamedTuple):
             word=self.word,
             op=self.op,
             about=self.about,
+            peer=self.peer,
             verb=self.verb,
             context=self.context,
             where=where_of(self.where),
             stands=stands,
             left=left,
         )
+
+
+class _Opened(NamedTuple):
+    """What a file descriptor refers to: a path, a peer's address, a pipe and the process at its other end."""
+
+    about: str = ""
+    peer: str = ""
+    kind: str = ""
 
 
 class ActivityReader:
@@ -70,13 +81,13 @@ class ActivityReader:
 
     def read(self, process: Process, sample: Sample, thread: Thread) -> Activity:
         call = thread.call if thread.state != "R" else None
-        about, kind = self._about(process, call)
-        key = (thread.stack, thread.native, call.name if call else "", hash((about, kind)))
+        opened = _opened(process, call)
+        key = (thread.stack, thread.native, call.name if call else "", hash(opened))
         known = self._known.get(key)
         if known is None:
             frames = self._snapshot.stack(thread.stack)
             merged = self._snapshot.stack(thread.native)
-            known = self._known[key] = self._work_out(frames, merged, thread, call, about, kind)
+            known = self._known[key] = self._work_out(frames, merged, thread, call, opened)
         if (known.word == "sleep" and _lock_files(process) and naps(process, thread)) or (
             known.word == "compute" and self._is_between_naps(process, sample, thread, call)
         ):
@@ -111,24 +122,23 @@ class ActivityReader:
         merged: tuple[Frame, ...],
         thread: Thread,
         call: Call | None,
-        about: str,
-        kind: str,
+        opened: _Opened,
     ) -> Activity:
         if is_in_agent(frames):
-            call, about, kind = None, "", ""  # the call is made by breakranks, not by the job
+            call, opened = None, _Opened()  # the call is made by breakranks, not by the job
         frames, merged = cut_agent(frames), cut_agent(merged)
         below, above = self._split(frames)
         own = innermost_own(above if any(is_own(frame.file) for frame in above) else frames)
         tail = native_tail(merged)
         context = self._context(above if below else frames) or self._purpose(below)
-        base = Activity(word="unknown", op="", where=own, call=call, about=about, kind=kind, context=context, tail=tail)
+        base = Activity(word="unknown", where=own, call=call, context=context, tail=tail, **opened._asdict())
         python = self._python(below)
         native = self._native(tail)
         if python is not None and python[0].weight >= 40:
             meaning, frame = python
             if meaning.activity in ("thread-wait", "helper-wait") and native is not None and native[0].weight >= 70:
                 return base._replace(word=native[0].activity, op=_operation(*native))
-            if kind == "tty" and call is not None and call.name in ("read", "poll", "select", "pselect6"):
+            if opened.kind == "tty" and call is not None and call.name in ("read", "poll", "select", "pselect6"):
                 return base._replace(word="prompt", op="input()" if meaning.activity != "prompt" else meaning.op)
             return base._replace(word=meaning.activity, op=_operation(meaning, frame))
         if native is not None:
@@ -230,26 +240,24 @@ class ActivityReader:
                         return GLOO_OPS.get(match[1], match[1].lower())
         return ""
 
-    @staticmethod
-    def _about(process: Process, call: Call | None) -> tuple[str, str]:
-        """Return what the file descriptor of a call refers to (a path, a peer's address, a pipe), and its kind."""
-        if call is None:
-            return "", ""
-        if call.path:
-            return call.path, "file"
-        if call.fd < 0:
-            return "", ""
-        for file in process.files:
-            if file.fd == call.fd:
-                if not file.peer:
-                    return file.path, file.kind
-                name = "a pipe" if file.path.startswith("pipe:") else file.path
-                return f"{name}, whose other end {file.peer} has", file.kind
-        for socket in process.sockets:
-            if socket.fd == call.fd:
-                other = socket.peer or (f"a connection to {socket.local}" if socket.local else "a socket")
-                return other, "socket"
-        return "", ""
+
+def _opened(process: Process, call: Call | None) -> _Opened:
+    """Return what the file descriptor of a call refers to."""
+    if call is None:
+        return _Opened()
+    if call.path:
+        return _Opened(call.path, kind="file")
+    if call.fd < 0:
+        return _Opened()
+    for file in process.files:
+        if file.fd == call.fd:
+            unnamed = file.peer and file.path.startswith("pipe:")
+            return _Opened("a pipe" if unnamed else file.path, file.peer, file.kind)
+    for socket in process.sockets:
+        if socket.fd == call.fd:
+            other = socket.peer or (f"a connection to {socket.local}" if socket.local else "a socket")
+            return _Opened(other, kind="socket")
+    return _Opened()
 
 
 def naps(process: Process, thread: Thread) -> bool:

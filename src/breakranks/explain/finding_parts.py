@@ -37,12 +37,14 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 class Doing(Struct, frozen=True, kw_only=True):
     """What a thread does. ``word`` is an activity of the frame table, ``op`` says which; ``about`` is the file or
-    socket that it is blocked on and ``verb`` what it does to it; ``context`` is the larger operation. ``stands``: for
-    how many seconds it has been there. ``left``: seconds until its own sleep or timeout ends."""
+    socket that it is blocked on, ``peer`` the process at the other end of a pipe, and ``verb`` what it does to it;
+    ``context`` is the larger operation. ``stands``: for how many seconds it has been there. ``left``: seconds until its
+    own sleep or timeout ends."""
 
     word: str
     op: str = ""
     about: str = ""
+    peer: str = ""
     verb: str = ""
     context: str = ""
     where: Where | None = None

@@ -91,7 +91,7 @@ class JobView(RankViews):
         # Of ranks that poll for one lock file, one is seen at the test and another in the sleep.
         line = where.line if where is not None and lock is None else 0
         place = (where.function, where.file, line) if where is not None else None
-        about = view.activity.about if lock is None else lock.path
+        about = (view.activity.about, view.activity.peer) if lock is None else lock.path
         peer = self.peer(view)
         shared = (view.state in "TtZX", view.activity.word, view.activity.op, place, peer, holder, about)
         if view.activity.word in PEER:

@@ -165,7 +165,8 @@ def _propose(job: JobView) -> list[FindingCandidate]:
         if not waiting and reason.kind in _WEAK_ALONE and (reason.kind, reason.confidence) != _DEADLOCK:
             reason = reason._replace(needs=max(reason.needs, SLOW_SECONDS))
         reason = at_host(job, node.view, reason)
-        key = (reason.kind, reason.about or node.view.activity.about, reason.place)
+        activity = node.view.activity
+        key = (reason.kind, reason.about or activity.about, (reason.place, activity.peer))
         ranks, first = by_cause.get(key, (RankSet(), reason))
         by_cause[key] = (ranks | node.ranks, first)
     for ranks, reason in host_faults.together(job, by_cause).values():

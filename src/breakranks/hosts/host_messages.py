@@ -1,7 +1,7 @@
 """The messages between the controller and a host's agent: plain typed values, one union for each direction.
 
 A request has a number, and its answer has the same number. A host decodes only what is in :data:`Request`, the
-controller (``input_checks``) only what is in :data:`Report`. Anything else is an error and is never executed.
+controller (``host_message_checks``) only what is in :data:`Report`. Anything else is an error and is never executed.
 
 On the wire a message is JSON, ``{"type": KIND, FIELD: VALUE, …}``, with bytes as base64. A host needs nothing but the
 standard library for it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from breakranks.errors import BreakranksError
 from breakranks.snapshot.model import Problem
 
-_REMEDY = "Use `breakranks stacks` instead: it runs no code in the process."
+_REMEDY = "Use `breakranks stacks --no-inject` instead: it runs no code in the process."
 
 
 class InjectError(BreakranksError):

@@ -305,12 +305,16 @@ def _state(kind: str, values: Values) -> str:
         limit = plain(values.get("self.maxsize"), int)
         if size == 0:
             return "empty"
-        return f"full, with {size} items" if limit and isinstance(size, int) and size >= limit else ""
+        if not limit or not isinstance(size, int) or size < limit:
+            return ""
+        return f"full, with {size} {'item' if size == 1 else 'items'}"
     if kind == "Event":
         return "not set" if plain(values.get("self._flag"), bool) is False else ""
     if kind == "Barrier":
         here, parties = plain(values.get("self._count"), int), plain(values.get("self._parties"), int)
-        return f"{here} of {parties} have arrived" if here is not None and parties is not None else ""
+        if here is None or parties is None:
+            return ""
+        return f"{here} of {parties} {'has' if here == 1 else 'have'} arrived"
     return ""
 
 

@@ -1,0 +1,1 @@
+"""What a job is: targets, launchers, finding jobs and missing ranks."""

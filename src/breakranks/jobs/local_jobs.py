@@ -287,8 +287,9 @@ def _left_over(table: ProcessTable, orphans: Sequence[RankCandidate]) -> Problem
     pids = [orphan.entry.pid for orphan in orphans]
     identity = orphans[0].identity
     many = len(pids) > 1
+    helpers = f"pids {pids_text(pids)} are helpers" if many else f"pid {pids_text(pids)} is a helper"
     return Problem(
-        f"pid {pids_text(pids)} {'are helpers' if many else 'is a helper'} of rank {identity.rank} of a "
+        f"{helpers} of rank {identity.rank} of a "
         f"{identity.row.name} job that has ended; {'they' if many else 'it'} may still hold memory or ports",
         f"If {'they are' if many else 'it is'} not needed: kill {' '.join(map(str, pids[:8]))}",
     )

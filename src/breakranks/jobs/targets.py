@@ -28,7 +28,10 @@ EXAMPLES = (
 _HOSTS = {
     "ssh": "For example: ssh:n1,n2 or ssh:node-[5,8] or ssh:ann@n[1-4] or, for a ClusterShell group, ssh:@rack1",
     "pdsh": "For example: pdsh:n[1-4], or pdsh: alone for the hosts that pdsh itself is configured with (WCOLL)",
-    "slurm": "For example: slurm:2180718, or one step of it: slurm:2180718.0. slurm: alone lists your running jobs",
+    "slurm": (
+        "For example: slurm:2180718, or one step of it: slurm:2180718.0. "
+        "slurm: alone is your running job, if you have only one"
+    ),
     "mpi": "For example: mpi:hostfile, the host file of mpirun (one host per line)",
     "exec": (
         "For example: exec:docker exec -i {host}@c1,c2 or exec:kubectl exec -i {host} --@worker-[0-3] or, "

@@ -324,7 +324,7 @@ def _say_off(site: BreakpointSite, me: rank_identity.RankIdentity) -> None:
     global _said_off
     if not _said_off and me.local_rank == 0:
         rank_output.say(
-            f"did not stop at {site.name}: breakpoints are off since the console left; "
+            f"did not stop at {site.name}: breakpoints have been off since the console left; "
             "`breakranks console` turns them on"
         )
     _said_off = True

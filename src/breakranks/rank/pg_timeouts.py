@@ -233,6 +233,8 @@ def _fixed_note(fixed: dict[str, timedelta]) -> list[str]:
     if not fixed:
         return []
     kinds, shortest = ", and ".join(fixed), _seconds(min(fixed.values()))
+    if list(fixed) == [CHECK]:
+        return [f"{kinds[0].upper()}{kinds[1:]} keeps its timeout of {shortest} s."]
     return [f"{kinds[0].upper()}{kinds[1:]} keep their timeouts; the shortest is {shortest} s."]
 
 

@@ -1,0 +1,1 @@
+"""How values are printed: tables, JSON, and the sentences of findings."""

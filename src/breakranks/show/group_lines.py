@@ -114,7 +114,7 @@ def _whereabouts(progress: CollectiveProgress, group: int, ranks: RankSet, style
     texts = [f"{_named(RankSet(ranks), style)}: {text}" for text, ranks in found.items()]
     shown = texts if style.full else texts[:_REMARKS_SHOWN]
     more = len(texts) - len(shown)
-    return [*shown, f"and {more} other places, with --full"] if more else shown
+    return [*shown, f"and {plural(more, 'other place')}, with --full"] if more else shown
 
 
 def _whereabout(progress: CollectiveProgress, group: int, rank: int, style: TerminalStyle) -> str:

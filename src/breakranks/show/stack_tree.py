@@ -13,7 +13,7 @@ from breakranks.rankset import RankSet
 from breakranks.show.lost_host_lines import lost_lines, where_text
 from breakranks.show.quantities import duration
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, short_path, state_style, state_word
-from breakranks.show.wording.grammar import noun
+from breakranks.show.wording.grammar import noun, verb
 from breakranks.snapshot.code_owner import innermost_own
 from breakranks.snapshot.model import Frame, Missing, Problem, Process, Snapshot, Thread
 from breakranks.snapshot.prefix_tree import StackNode, classes, fold, fold_threads, frames_of
@@ -118,7 +118,13 @@ def tree_lines(root: StackNode, style: TerminalStyle, notes: Callable[[RankSet],
         for one in chain:
             yield (bar, *frame_pieces(one.frame, style, own, indent=len(bar)))
         if ends and below:
-            yield (rest, "├─ ", *rank_pieces(ends, style), (" are here", "dim"), *_note_pieces(notes(ends)))
+            yield (
+                rest,
+                "├─ ",
+                *rank_pieces(ends, style),
+                (f" {verb(len(ends), 'are')} here", "dim"),
+                *_note_pieces(notes(ends)),
+            )
         for child in reversed(below):
             final = child is below[-1]
             left.append((rest + ("└─ " if final else "├─ "), rest + ("   " if final else "│  "), child))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from breakranks.explain.diagnosis import Diagnosis
 from breakranks.rankset import RankSet
 from breakranks.show.lost_host_lines import lost_lines
-from breakranks.show.quantities import duration
+from breakranks.show.quantities import duration, plural
 from breakranks.show.stack_tree import header, missing_lines, set_text, stackless_lines
 from breakranks.show.terminal_text import (
     Line,
@@ -70,7 +70,7 @@ def frame_lines(
     room = height - len(head) - len(foot)
     if height and len(body) > room:
         kept = max(1, room - 1)
-        body = [*body[:kept], ((f"  … {len(body) - kept} more lines; make the window taller", "dim"),)]
+        body = [*body[:kept], ((f"  … {plural(len(body) - kept, 'more line')}; make the window taller", "dim"),)]
     lines = [*head, *body, *foot]
     return lines[:height] if height else lines
 
@@ -123,15 +123,11 @@ def watch(
     once: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> int:
-    """Draw frames until the job ends or the user quits. Return the exit status of the last one."""
+) -> Diagnosis:
+    """Draw frames until the job ends or the user quits. Return the diagnosis of the last one."""
     if once or not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return _print_frames(take, stream, look, interval, once, clock, sleep)
     return _draw_frames(take, stream, look, interval, clock)
-
-
-def _status(diagnosis: Diagnosis) -> int:
-    return 1 if diagnosis.verdict is not None else 0
 
 
 def _print_frames(
@@ -142,7 +138,7 @@ def _print_frames(
     once: bool,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-) -> int:
+) -> Diagnosis:
     while True:
         began = clock()
         snapshot, diagnosis = take()
@@ -152,13 +148,13 @@ def _print_frames(
         stream.write("the job has ended\n" if done else "" if once else "\n")
         stream.flush()
         if once or done:
-            return _status(diagnosis)
+            return diagnosis
         sleep(max(0.0, interval - (clock() - began)))
 
 
 def _draw_frames(
     take: Take, stream: TextIO, look: Callable[[], TerminalStyle], interval: float, clock: Callable[[], float]
-) -> int:
+) -> Diagnosis:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -186,10 +182,10 @@ def _draw_frames(
                     live.start()
                     size = None
                 elif key in _LEAVE:
-                    return _status(diagnosis)
+                    return diagnosis
     how = look()
     stream.write(render([*frame_lines(snapshot, diagnosis, how), ("the job has ended",)], how))
-    return _status(diagnosis)
+    return diagnosis
 
 
 def _to_rich(lines: list[Line], terminal: TerminalStyle) -> RichText:

@@ -293,6 +293,11 @@ class Snapshot:
         """The frames of one row, outermost first."""
         return tuple(self.frames[i] for i in self.stacks[row])
 
+    @property
+    def has_stacks(self) -> bool:
+        """Whether any stack could be read."""
+        return len(self.stacks) > 1
+
 
 class StackTable:
     """A table with one row for each different stack. Row 0 is the empty stack.

@@ -43,8 +43,11 @@ class RankHoldsLock(Cause, frozen=True, kw_only=True):
 
 
 class BlockedIo(Cause, frozen=True, kw_only=True):
+    """``peer``: the process at the other end, if ``about`` is a pipe."""
+
     verb: str
     about: str
+    peer: str = ""
     state: str
     where: Where | None
 
@@ -65,7 +68,7 @@ class FileExists(Fact, frozen=True, kw_only=True):
     age: float | None
 
 
-class NobodyHasFile(Fact, frozen=True, kw_only=True):
+class FileNotOpen(Fact, frozen=True, kw_only=True):
     """``shared``: the file is on a disk that other hosts use too."""
 
     host: str

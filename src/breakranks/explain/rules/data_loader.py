@@ -220,7 +220,7 @@ def _no_helper(view: ProcessView, views: list[tuple[Process, ProcessView]]) -> R
         confidence=LIKELY,
         needs=PATIENCE_SECONDS,
         where=view.where,
-        grounds=("nobody-left",),
+        grounds=("no-helper-left",),
     )
 
 

@@ -213,13 +213,20 @@ def _io(job: JobView, view: ProcessView) -> RankCause | None:
     call = activity.call
     samples = view.process.samples
     moved = bytes_moved(view.process)
-    if view.state != "D" and not activity.about and activity.word != "io":
+    uninterruptible = view.state == "D"
+    if not uninterruptible and not activity.about and activity.word != "io":
         return None
     span = samples[-1].time - samples[0].time
     steady = moved > NOISE_BYTES or view.wakes
     return RankCause(
         kind="blocked-io",
-        cause=BlockedIo(verb=activity.verb, about=activity.about, state=view.state, where=where_of(view.where)),
+        cause=BlockedIo(
+            verb=activity.verb,
+            about=activity.about,
+            peer=activity.peer,
+            state=view.state,
+            where=where_of(view.where),
+        ),
         evidence=(
             BlockedIn(call=call.name if call is not None else "", kernel=view.process.wchan),
             BytesMoved(count=moved if moved > NOISE_BYTES else 0, seconds=span),
@@ -228,7 +235,7 @@ def _io(job: JobView, view: ProcessView) -> RankCause | None:
         confidence=LIKELY if steady else CERTAIN,
         needs=MOVING_SECONDS if steady else PATIENCE_SECONDS,
         where=view.where,
-        grounds=("call-names-file",),
+        grounds=("call-names-file" if activity.about else "kernel-state" if uninterruptible else "call-known",),
     )
 
 

@@ -8,9 +8,9 @@ from breakranks.explain.actions import RunBreakranks, RunShell, stacks_of
 from breakranks.explain.causes.file_causes import (
     FileExists,
     FileHeldBy,
+    FileNotOpen,
     LockFileHeld,
     LockHolder,
-    NobodyHasFile,
     StaleLockFile,
     UnknownFile,
     UnknownLockFile,
@@ -59,7 +59,7 @@ def _left_behind(job: JobView, view: ProcessView, lock: FileLock) -> RankCause:
         cause=StaleLockFile(path=lock.path, age=lock.age),
         evidence=(
             FileExists(path=lock.path, age=lock.age),
-            NobodyHasFile(host=job.host_of(view.process), shared=shared),
+            FileNotOpen(host=job.host_of(view.process), shared=shared),
             WaitsInCall(op=view.activity.op, where=where_of(view.where)),
         ),
         next=(RunShell(script=f"rm {shlex.quote(lock.path)}"),),

@@ -23,7 +23,7 @@ ADVICE = {
     "start-hosts": "start the job on the other hosts, with the same rendezvous endpoint or MASTER_ADDR and MASTER_PORT",
     "firewalls": "check firewalls and switches between {hosts} (port {number})",
     "find-dump": "check the logs and hosts of {ranks}; a dump would show the last calls",
-    "more-hosts": "# and on {number} more hosts",
+    "more-hosts": "# more hosts: {number}",
     "remedy": "{path}",
 }
 _NEEDS_QUOTES = re.compile(r"[|;&<>]")

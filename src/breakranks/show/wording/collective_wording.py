@@ -253,6 +253,8 @@ def _(fact: c.OwnTimeout) -> str:
 
 @fact_text.register
 def _(fact: c.RanksAt) -> str:
+    if fact.doing.word == "unknown":
+        return f"the {noun(number(fact.ranks), 'stack')} of {ranks(fact.ranks)} could not be read"
     return f"{_are(fact.ranks)} in {place(fact.doing.where)}, {doing_for(fact.doing)}"
 
 

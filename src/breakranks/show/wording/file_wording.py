@@ -5,8 +5,8 @@ from __future__ import annotations
 from breakranks.explain.causes import file_causes as f
 from breakranks.explain.finding_parts import Subject
 from breakranks.show.quantities import duration, plural
-from breakranks.show.wording.grammar import pronoun, verb
-from breakranks.show.wording.value_wording import command, doing_for, number, place, predicate, ranks, who
+from breakranks.show.wording.grammar import its, noun, pronoun, verb
+from breakranks.show.wording.value_wording import command, doing_for, number, opened, place, predicate, ranks, who
 from breakranks.show.wording.wording_registry import cause_text, fact_text
 
 
@@ -47,6 +47,9 @@ def _(cause: f.LockFileHeld, subject: Subject) -> str:
 @cause_text.register
 def _(cause: f.RankHoldsLock, subject: Subject) -> str:
     waiters = f"{ranks(cause.wanted_by)} {verb(number(cause.wanted_by), 'wait')} for it in {place(cause.wanted_where)}"
+    if cause.doing.word == "unknown":
+        stacks = f"{its(subject.count)} {noun(subject.count, 'stack')} could not be read"
+        return predicate(subject, "hold", f"the lock {cause.path}; {stacks}; {waiters}")
     doing = f"{doing_for(cause.doing)} in {place(cause.doing.where)}"
     it_is = f"{pronoun(subject.count, 'it', 'they')} {verb(subject.count, 'are')}"
     return predicate(subject, "hold", f"the lock {cause.path} while {it_is} {doing}; {waiters}")
@@ -54,7 +57,9 @@ def _(cause: f.RankHoldsLock, subject: Subject) -> str:
 
 @cause_text.register
 def _(cause: f.BlockedIo, subject: Subject) -> str:
-    text = f"{cause.verb} {cause.about or 'a file'} ({_state(cause.state)}), in {place(cause.where)}"
+    text = (
+        f"{cause.verb} {opened(cause.about or 'a file', cause.peer)} ({_state(cause.state)}), in {place(cause.where)}"
+    )
     return predicate(subject, "are", text)
 
 
@@ -75,7 +80,7 @@ def _(fact: f.FileExists) -> str:
 
 
 @fact_text.register
-def _(fact: f.NobodyHasFile) -> str:
+def _(fact: f.FileNotOpen) -> str:
     elsewhere = ", and no rank on another host" if fact.shared else ""
     return f"no process on {fact.host or 'this host'} has it open or locked{elsewhere}"
 

@@ -51,6 +51,8 @@ def second_sentence(finding: Finding) -> str:
     cause = finding.cause
     if isinstance(cause, NotEntered | NotTransferred) and cause.last is not None:
         return collective_wording.last_call(cause.last, finding.subject.count)
+    if isinstance(cause, NotEntered) and cause.doing is not None and cause.doing.word == "unknown":
+        return f"{'The stack of one of them' if finding.subject.count > 1 else 'Its stack'} could not be read"
     if isinstance(cause, NotEntered) and cause.doing is not None:
         return f"{one_of(finding)} in {place(cause.doing.where)}, {doing_for(cause.doing)}"
     return ""

@@ -20,6 +20,8 @@ def _(cause: h.Unreached, subject: Subject) -> str:
     why = cause.hosts[0].reason if len(cause.hosts) == 1 else "; ".join(map(fact_text, cause.hosts[:_SHOWN]))
     if cause.lost:
         return f"{fold(names)} was lost during the inspection ({why}), and with it {ranks(subject.ranks)}"
+    if len(cause.hosts) > 1:
+        return f"{ranks(subject.ranks)} could not be inspected: {why}"
     many = "" if len(names) == 1 else f"the {len(names)} hosts "
     return f"{ranks(subject.ranks)} could not be inspected: {many}{fold(names)}, {why}"
 

@@ -9,6 +9,9 @@ from breakranks.show.wording.grammar import its, listed, noun, pronoun, verb
 from breakranks.show.wording.value_wording import activity, place, predicate
 from breakranks.show.wording.wording_registry import cause_text, fact_text
 
+# Kinds with the article "an".
+_AN = frozenset({"Event", "RLock"})
+
 
 def thing(wait: t.WaitedObject) -> str:
     """``self.lock (Lock)``"""
@@ -16,7 +19,7 @@ def thing(wait: t.WaitedObject) -> str:
         return f"thread {wait.name}"
     if wait.kind == "import lock":
         return f"the import lock of {wait.name}"
-    return f"{wait.name} ({wait.kind})" if wait.name else f"a {wait.kind}"
+    return f"{wait.name} ({wait.kind})" if wait.name else f"{'an' if wait.kind in _AN else 'a'} {wait.kind}"
 
 
 def _thread(name: str) -> str:
@@ -84,7 +87,7 @@ def _(cause: t.ThreadsAtLocks, subject: Subject) -> str:
 @cause_text.register
 def _(cause: t.AwaitsObject, subject: Subject) -> str:
     wait = cause.wait
-    which = "to which" if wait.kind == "Barrier" else "which is"
+    which = "at which" if wait.kind == "Barrier" else "which is"
     object_text = f"{thing(wait)}, {which} {wait.state}," if wait.state else thing(wait)
     ended = ""
     if cause.ended:
@@ -98,8 +101,8 @@ def _(cause: t.AwaitsObject, subject: Subject) -> str:
 def _(cause: t.AwaitsUnknown, subject: Subject) -> str:
     if cause.releasable:
         return predicate(subject, "wait", f"for a {cause.what} in {place(cause.where)}")
-    threads = f"none of {its(subject.count)} threads"
-    return predicate(subject, "wait", f"for a {cause.what} that {threads} can release, in {place(cause.where)}")
+    end = f"none of {its(subject.count)} threads can end this wait"
+    return predicate(subject, "wait", f"for a {cause.what} in {place(cause.where)}, and {end}")
 
 
 @fact_text.register

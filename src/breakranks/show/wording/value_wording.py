@@ -36,7 +36,7 @@ PHRASES = {
     "idle": "idle, waiting for work",
     "exit": "at the end of its program",
     "compute": "computing",
-    "unknown": "unknown",
+    "unknown": "in an unknown state",
 }
 # These are incomplete without the operation.
 _INCOMPLETE = frozenset({"collective", "p2p"})
@@ -86,8 +86,13 @@ def activity(doing: Doing) -> str:
     elif doing.op and doing.word not in _COMPLETE:
         text = f"{text} ({doing.op})"
     if doing.about and doing.word in ("io", "socket"):
-        text = f"{doing.verb if doing.word == 'io' else 'waiting for'} {doing.about}"
+        text = f"{doing.verb if doing.word == 'io' else 'waiting for'} {opened(doing.about, doing.peer)}"
     return f"{text}, {doing.context}" if doing.context and doing.word != "compile" else text
+
+
+def opened(about: str, peer: str) -> str:
+    """Return ``a pipe, whose other end process 7 (cat) has``."""
+    return f"{about}, whose other end {peer} has" if peer else about
 
 
 def doing_for(doing: Doing) -> str:
