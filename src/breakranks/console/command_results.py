@@ -1,4 +1,4 @@
-"""What a line at the console led to, as plain values; ``show`` words them."""
+"""What a line at the console led to, as plain values; ``cli/console_view`` shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""English grammar: singular and plural, lists. No other module chooses the form of a verb or a noun."""
+"""English grammar for findings: singular and plural, lists. No other module of the wording chooses the form of a
+verb or a noun."""
 
 from __future__ import annotations
 
