@@ -407,6 +407,40 @@ def test_a_rank_that_does_not_answer_again_keeps_its_answer() -> None:
         assert evidence.visited[process.pid][0].inside == Introspection(time=2.0)
 
 
+def test_what_a_rank_answered_outlives_one_stack_that_could_not_be_read(tmp_path: Path) -> None:
+    # GIVEN a rank that polls for a file, and has answered so
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import os, time\n"
+        "def poll(marker):\n"
+        "    while os.path.exists(marker): time.sleep(0.05)\n"
+        "print('x')\n"
+        "poll(__file__)\n"
+    )
+    with (
+        python(f"import runpy; runpy.run_path({str(file)!r})") as process,
+        Sampler(job_of_pids(read_table(), [process.pid])) as sampler,
+    ):
+
+        def polled() -> list[str]:
+            inside = sampler.snapshot().ranks[0].process.inside
+            return [one.path for one in inside.polled] if inside is not None else []
+
+        def answered() -> bool:
+            sampler.sample(recorders=True)
+            return polled() == [str(file)]
+
+        wait_for("an answer", answered)
+        seen = sampler._evidence.seen[process.pid]
+        unread = seen[-1]._replace(python=pyspy_parse.PythonStacks((), Problem("py-spy was late")))
+
+        # THEN it counts after one sample without a stack, and not after two
+        seen.append(unread)
+        assert polled() == [str(file)]
+        seen.append(unread)
+        assert polled() == []
+
+
 def test_an_answer_without_a_thread_replaces_no_other(tmp_path: Path) -> None:
     # GIVEN a program that has not imported threading, so that neither of its threads is known as the main thread
     file = tmp_path / "program.py"

@@ -7,7 +7,7 @@ from typing import Any
 
 from breakranks.backend.sampling_loop import sample_until_conclusive
 from breakranks.snapshot.introspection import Introspection, PolledFile
-from breakranks.snapshot.model import Call, FileLock, Missing, Snapshot
+from breakranks.snapshot.model import Call, FileLock, Missing, Rank, Snapshot
 
 from .jobs import LONG_SLEEP, World, own
 
@@ -18,6 +18,7 @@ class Recorded:
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
         self._snapshots = snapshots
         self.sampled = 0
+        self.asked: list[int] = []  # the samples in which the ranks were asked
 
     def __enter__(self) -> Recorded:
         return self
@@ -27,6 +28,7 @@ class Recorded:
 
     def sample(self, native: bool = False, recorders: bool = False, visit: str = "", samples: int = 1) -> None:
         self.sampled += 1
+        self.asked += [self.sampled] * recorders
 
     def snapshot(self, keep: int | None = None) -> Snapshot:
         return self._snapshots[min(self.sampled - 2, len(self._snapshots) - 1)]
@@ -106,8 +108,45 @@ def test_a_rank_that_only_the_last_sample_leaves_out_is_named() -> None:
     assert sampler.sampled == 4
 
 
+def test_a_rank_that_the_last_samples_leave_out_is_asked_again() -> None:
+    # GIVEN a rank whose answer was lost two samples before the verdict
+    ages = ((2.0, 3), (3.0, 2), (4.0, 2), (6.0, 2), (7.0, 3))
+    sampler = Recorded([waiting_for_a_file(age, known=known) for age, known in ages])
+
+    # WHEN
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+
+    # THEN the sample that confirms asks the ranks
+    assert diagnosis.verdict is not None and diagnosis.verdict.culprits == "0-2", diagnosis
+    assert sampler.asked[-1] == sampler.sampled == 6
+
+
 def test_a_rank_that_the_samples_keep_leaving_out_is_not_named() -> None:
     sampler = Recorded([waiting_for_a_file(2.0, known=3), waiting_for_a_file(6.0, known=2)])
     _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
     assert diagnosis.verdict is not None and diagnosis.verdict.culprits == "0-1", diagnosis
     assert sampler.sampled == 4
+
+
+def test_a_stack_that_could_not_be_read_just_now_takes_one_more_sample() -> None:
+    # GIVEN a job that has been blocked for long, and a rank whose stack could not be read in the second sample
+    def blocked(*moments: bool) -> Snapshot:
+        world = World(span=1.0)
+        inside = world.in_all_reduce(idle=600.0)
+        for _ in range(2):
+            world.add(inside)
+        lost = world.thread(call=None, idle=600.0)._replace(python=False)
+        process = world.process(102, *((inside if read else lost,) for read in moments))
+        world.ranks.append(Rank(rank=2, host="n1", process=process, local_rank=2))
+        world.add(world.thread(own("load"), call=LONG_SLEEP, idle=600.0))
+        return world.snapshot()
+
+    sampler = Recorded([blocked(True, False), blocked(True, False, True)])
+
+    # WHEN
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+
+    # THEN
+    assert diagnosis.verdict is not None
+    assert (diagnosis.verdict.culprits, diagnosis.verdict.victims) == ("3", "0-2")
+    assert sampler.sampled == 3

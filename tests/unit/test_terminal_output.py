@@ -508,9 +508,7 @@ def test_without_a_terminal_frames_are_printed_until_the_job_ends() -> None:
     looks = iter([(job(), diagnosis()), (job(), diagnosis()), (gone, diagnosis())])
     slept: list[float] = []
     out = io.StringIO()
-    last = watch(
-        lambda: next(looks), stream=out, look=lambda: LOOK, interval=2.0, clock=ticking(), sleep=slept.append
-    )
+    last = watch(lambda: next(looks), stream=out, look=lambda: LOOK, interval=2.0, clock=ticking(), sleep=slept.append)
     assert last == diagnosis()
     assert out.getvalue().count("job torchrun-29500") == 3
     assert out.getvalue().endswith("the job has ended\n")

@@ -134,8 +134,14 @@ class JobEvidence:
         visit, then = self.visited.get(pid, (None, None))
         if visit is None or visit.inside is None or then is None:
             return None
-        now = self.seen[pid][-1].python
+        now = self._newest_stacks(pid)
         return still_so(visit.inside, then, now) if now is not None else None
+
+    def _newest_stacks(self, pid: int) -> pyspy_parse.PythonStacks | None:
+        """Return the stacks of the newest sample, or of the one before if they could not be read this once."""
+        stacks = [evidence.python for evidence in self.seen[pid][-2:]]
+        readable = [found for found in stacks if found is not None and found.problem is None]
+        return readable[-1] if readable else stacks[-1]
 
     def _launcher(self, entry: ProcessEntry, table: StackTable, keep: int | None) -> Process:
         return self._plain(entry) if self.found.ranks else self._process(entry.pid, table, keep, set())

@@ -13,6 +13,7 @@ from breakranks.explain.frame_meanings import FrameTable
 from breakranks.explain.verdict import explain
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Problem, Snapshot
+from breakranks.snapshot.unread_samples import newest_is_unread
 
 INTERVAL_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0  # longer than the 15 s that a rule needs to see without progress
@@ -45,7 +46,7 @@ def sample_until_conclusive(
         until = time.monotonic() + patience
         extended = suspected = False
         empty = doubts = 0  # diagnoses in a row that found nothing, and how often a diagnosis was confirmed
-        expected: Finding | None = None  # of the diagnosis before
+        named: dict[str, RankSet] = {}  # by kind of finding, the culprits of every diagnosis so far
         while True:
             snapshot = sampler.snapshot()
             if not inject:
@@ -58,8 +59,9 @@ def sample_until_conclusive(
             empty = empty + 1 if diagnosis.settled and diagnosis.verdict is None else 0
             # One odd sample, of a rank between two sleeps, may hide what the others show.
             moving = any(rank_class.moving for rank_class in diagnosis.classes)
-            odd = (empty == 1 and (suspected or not moving)) or _names_fewer_ranks(diagnosis.verdict, expected)
-            expected = diagnosis.verdict or diagnosis.pending
+            odd = (empty == 1 and (suspected or not moving)) or _names_fewer_ranks(diagnosis.verdict, named)
+            odd = odd or any(newest_is_unread(rank.process) for rank in snapshot.ranks)
+            _add_culprits(named, diagnosis)
             doubtful = odd and doubts < _MAX_DOUBTS
             doubts += doubtful
             left = until - time.monotonic()
@@ -67,15 +69,23 @@ def sample_until_conclusive(
                 return snapshot, diagnosis
             progress(min(max(diagnosis.wait, interval), left), diagnosis)
             time.sleep(min(max(diagnosis.wait, interval), _MAX_STEP_SECONDS, left))
-            sampler.sample(recorders=inject and sampler.sampled % _READ_RECORDERS_EVERY == 0)
+            sampler.sample(recorders=inject and (doubtful or sampler.sampled % _READ_RECORDERS_EVERY == 0))
 
 
-def _names_fewer_ranks(verdict: Finding | None, expected: Finding | None) -> bool:
-    """Whether a rank is missing from a verdict that was expected to name it."""
-    if verdict is None or expected is None or verdict.kind != expected.kind:
+def _names_fewer_ranks(verdict: Finding | None, named: dict[str, RankSet]) -> bool:
+    """Whether a rank that was named for the same kind of cause is missing from a verdict."""
+    if verdict is None or verdict.kind not in named:
         return False
-    named = RankSet.parse(verdict.culprits) | RankSet.parse(verdict.victims)
-    return not RankSet.parse(expected.culprits) <= named
+    return not named[verdict.kind] <= RankSet.parse(verdict.culprits) | RankSet.parse(verdict.victims)
+
+
+def _add_culprits(named: dict[str, RankSet], diagnosis: Diagnosis) -> None:
+    """Add the culprits of a pending finding. Those of a verdict count alone: it is confirmed once."""
+    if diagnosis.verdict is not None:
+        named[diagnosis.verdict.kind] = RankSet.parse(diagnosis.verdict.culprits)
+    elif diagnosis.pending is not None:
+        kind, culprits = diagnosis.pending.kind, RankSet.parse(diagnosis.pending.culprits)
+        named[kind] = named.get(kind, RankSet()) | culprits
 
 
 def window_samples(interval: float) -> int:

@@ -19,6 +19,8 @@ _NETWORK = frozenset("connect accept accept4 sendto recvfrom sendmsg recvmsg".sp
 _POLL_SECONDS = 10.0
 BUSY_SHARE = 0.5  # of a CPU, from which on a thread works
 _WAITS = frozenset({"wait4", "waitid"})
+# C frames are not read with every sample. A thread that sleeps now was in these for an instant.
+_PASSING = frozenset({"gil-wait", "gc"})
 
 
 class Activity(NamedTuple):
@@ -88,24 +90,36 @@ class ActivityReader:
             frames = self._snapshot.stack(thread.stack)
             merged = self._snapshot.stack(thread.native)
             known = self._known[key] = self._work_out(frames, merged, thread, call, opened)
-        if (known.word == "sleep" and _lock_files(process) and naps(process, thread)) or (
-            known.word == "compute" and self._is_between_naps(process, sample, thread, call)
-        ):
+        if self._polls(process, sample, thread, known._replace(call=call)):
             known = known._replace(word="file-lock", op="a loop of its own")
         if known.word == "collective" and known.op in ("", "collective"):
             known = known._replace(op=self._gloo_operation(sample) or "a collective")
         return known._replace(call=call)
 
-    def _is_between_naps(self, process: Process, sample: Sample, thread: Thread, call: Call | None) -> bool:
+    def _polls(self, process: Process, sample: Sample, thread: Thread, activity: Activity) -> bool:
+        """Whether a thread waits for a lock file: it sleeps, or looks at the file just now, and sleeps otherwise."""
+        if activity.word not in ("sleep", "compute", "io"):
+            return False
+        files = _lock_files(process)
+        if not files:
+            return False
+        if activity.word == "sleep":
+            # The file of a long sleep must be known from the loop around it, not only from a name in its frames.
+            return naps(process, thread) or bool(files & _polled(process, thread))
+        if not files & _files_of(process, thread):
+            return False
+        if activity.word == "io":
+            return activity.about in files and _slept_before(process, sample, thread)
+        return activity.call is None and self._is_between_naps(process, sample, thread)
+
+    def _is_between_naps(self, process: Process, sample: Sample, thread: Thread) -> bool:
         """Whether a thread that runs looks at its lock file just now: in every sample it was in the same functions, in
         one of them it slept briefly, and since then it has mostly slept."""
-        if call is not None or not _lock_files(process) & _files_of(process, thread):
-            return False
         functions = own_functions(self._snapshot.stack(thread.stack))
         asleep: list[tuple[float, int]] = []  # seconds and CPU time between a brief sleep and now
         for other_sample in process.samples:
             for other in other_sample.threads:
-                if other.tid != thread.tid:
+                if other.tid != thread.tid or not other.stack:
                     continue
                 if own_functions(self._snapshot.stack(other.stack)) != functions:
                     return False
@@ -134,6 +148,8 @@ class ActivityReader:
         base = Activity(word="unknown", where=own, call=call, context=context, tail=tail, **opened._asdict())
         python = self._python(below)
         native = self._native(tail)
+        if native is not None and native[0].activity in _PASSING and call is not None and call.is_sleep:
+            native = None
         if python is not None and python[0].weight >= 40:
             meaning, frame = python
             if meaning.activity in ("thread-wait", "helper-wait") and native is not None and native[0].weight >= 70:
@@ -275,8 +291,20 @@ def _lock_files(process: Process) -> set[str]:
 
 def _files_of(process: Process, thread: Thread) -> set[str]:
     """The files whose paths are in the frames of a thread: by introspection, or as seen from outside."""
+    return _polled(process, thread) | set(thread.hints.values())
+
+
+def _polled(process: Process, thread: Thread) -> set[str]:
+    """The files that a loop of a thread tests, by introspection."""
     inside = process.inside.polled if process.inside is not None else ()
-    return {file.path for file in inside if file.tid == thread.tid} | set(thread.hints.values())
+    return {file.path for file in inside if file.tid == thread.tid}
+
+
+def _slept_before(process: Process, sample: Sample, thread: Thread) -> bool:
+    """Whether a thread slept in the sample before this one."""
+    before = [other for other in process.samples if other.time < sample.time][-1:]
+    calls = (other.call for earlier in before for other in earlier.threads if other.tid == thread.tid)
+    return any(call is not None and call.is_sleep for call in calls)
 
 
 def _is_nap(call: Call) -> bool:

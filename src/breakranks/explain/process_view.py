@@ -87,7 +87,7 @@ def evidence_key(process: Process) -> object:
             call = t.call
             parts += (
                 t.stack, t.native, t.state, t.gil, t.python, t.tid in ran,
-                None if call is None else call.name,
+                None if call is None else (call.name, call.left is None),
                 _plain_hints(t.hints) if t.hints else None,
             )  # fmt: skip
             if call is not None and t.python:

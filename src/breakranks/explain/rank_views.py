@@ -10,6 +10,7 @@ from breakranks.explain.process_view import ProcessView, evidence_key, inspect_p
 from breakranks.rankset import RankSet
 from breakranks.snapshot.debugger_threads import without_agents
 from breakranks.snapshot.model import FileLock, Process, Rank, Snapshot, family
+from breakranks.snapshot.unread_samples import without_unread_samples
 
 _SPAN_SECONDS = 0.4
 _IDLE_SHARE = 0.05
@@ -21,7 +22,7 @@ class RankViews:
     """A view of every rank, and the facts about ranks that do not depend on other ranks."""
 
     def __init__(self, snapshot: Snapshot, table: FrameTable | None = None) -> None:
-        snapshot = without_agents(snapshot)
+        snapshot = without_unread_samples(without_agents(snapshot))
         self.snapshot = snapshot
         self.reader = ActivityReader(snapshot, table)
         self.ranks: dict[int, Rank] = {rank.rank: rank for rank in snapshot.ranks}

@@ -1,0 +1,167 @@
+"""One odd sample of one rank does not change what is said of it.
+
+A sample is not of one instant: the state, the system call and the stack of a thread are read one after another, and on
+a busy machine one of them may not be read at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from breakranks.explain.verdict import explain
+from breakranks.snapshot.introspection import Introspection, PolledFile
+from breakranks.snapshot.model import Call, FileLock, Rank, Thread
+from breakranks.snapshot.unread_samples import newest_is_unread, without_unread_samples
+
+from .jobs import World, lib, own
+
+PATH = "/tmp/weights.part"
+NAP = Call("clock_nanosleep", left=0.03)
+EXISTS = lib("exists", "<frozen genericpath>")
+Moments = Callable[[World], list[Thread]]
+
+
+def poll(world: World, line: int = 15, call: Call | None = NAP, **more: object) -> Thread:
+    return world.thread(own("wait_until_done", line), call=call, idle=0.0, **more)  # type: ignore[arg-type]
+
+
+def unread(world: World, call: Call | None = None, idle: float = 60.0) -> Thread:
+    return world.thread(call=call, idle=idle)._replace(python=False)
+
+
+def add_polling(world: World, *moments: Thread) -> None:
+    """A rank that waits for a file, whose path introspection showed."""
+    lock = FileLock(path=PATH, kind="own", waiter=100, age=3600.0)
+    inside = Introspection(time=1001.0, polled=(PolledFile(1, PATH, "own"),))
+    process = world.process(100 + len(world.ranks), *((moment,) for moment in moments), locks=(lock,), inside=inside)
+    world.ranks.append(Rank(rank=len(world.ranks), host="n1", process=process, local_rank=0))
+
+
+def add(world: World, *moments: Thread) -> None:
+    process = world.process(100 + len(world.ranks), *((moment,) for moment in moments))
+    world.ranks.append(Rank(rank=len(world.ranks), host="n1", process=process, local_rank=0))
+
+
+def in_exists(world: World, *native: str) -> Thread:
+    return world.thread(own("wait_until_done", 14), EXISTS, call=None, state="R", native=native)
+
+
+ODD: dict[str, Moments] = {
+    "none": lambda world: [poll(world)] * 3,
+    "between two sleeps": lambda world: [poll(world), poll(world), in_exists(world)],
+    "no stack": lambda world: [poll(world), poll(world), unread(world, NAP)],
+    "no stack, then between two sleeps": lambda world: [
+        poll(world), unread(world, NAP), poll(world), poll(world, 14, None, state="R")
+    ],
+    "the end of the sleep was read too late": lambda world: [
+        poll(world), poll(world), poll(world, call=Call("clock_nanosleep", left=1.4e14))
+    ],
+    "the end of the sleep was not read": lambda world: [
+        poll(world), poll(world), poll(world, call=Call("clock_nanosleep", left=None))
+    ],
+    "blocked in stat of the file": lambda world: [
+        poll(world), poll(world), poll(world, 14, Call("newfstatat", path=PATH))
+    ],
+    "C frames of the instant at which it took the GIL": lambda world: [
+        poll(world), poll(world, native=("PyEval_RestoreThread", "take_gil")), poll(world), poll(world)
+    ],
+    "C frames of the sleep, and twice between two sleeps": lambda world: [
+        poll(world), in_exists(world, "clock_nanosleep", "time_sleep"), in_exists(world)
+    ],
+    "a long sleep": lambda world: [
+        *[poll(world, call=Call("clock_nanosleep", left=5.0))] * 2, poll(world, call=Call("clock_nanosleep", left=14.0))
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_a_rank_that_polls_for_a_file_is_known_in_any_sample(odd: Moments) -> None:
+    # GIVEN two ranks that poll for one file
+    world = World(span=6.0)
+    add_polling(world, *[poll(world)] * 3)
+    add_polling(world, *odd(world))
+
+    # THEN both are named
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.culprits) == ("stale-lock-file", "0-1")
+
+
+def test_a_rank_that_stays_in_stat_of_its_lock_file_is_blocked_there() -> None:
+    world = World(span=6.0)
+    stuck = poll(world, 14, Call("newfstatat", path=PATH))
+    add_polling(world, poll(world), stuck, stuck, stuck)
+    add(world, *[world.in_all_reduce()] * 4)
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and (verdict.kind, verdict.culprits) == ("blocked-io", "0")
+
+
+def test_a_long_sleep_beside_a_name_in_the_frames_is_no_wait_for_that_file() -> None:
+    # GIVEN a path that is only in a variable of the thread: no loop around the sleep tests it
+    world = World(span=6.0)
+    sleeping = poll(world, call=Call("clock_nanosleep", left=600.0), hints={"wait_until_done.lock": PATH})
+    lock = FileLock(path=PATH, kind="own", waiter=100, age=3600.0)
+    process = world.process(100, (sleeping,), locks=(lock,))
+    world.ranks.append(Rank(rank=0, host="n1", process=process, local_rank=0))
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is None or verdict.kind != "stale-lock-file"
+
+
+@pytest.mark.parametrize("missing", [None, 3, 2], ids=["none", "the newest", "one in the middle"])
+def test_a_stack_that_could_not_be_read_once_moves_no_rank(missing: int | None) -> None:
+    # GIVEN three ranks in a collective and one that sleeps; of one rank a stack could not be read
+    world = World(span=6.0)
+    inside = world.in_all_reduce(idle=600.0)
+    add(world, *[inside] * 4)
+    add(world, *[inside] * 4)
+    add(world, *[unread(world) if index == missing else inside for index in range(4)])
+    add(world, *[world.thread(own("load"), call=Call("clock_nanosleep", left=3600.0), idle=600.0)] * 4)
+
+    # THEN
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.culprits, verdict.victims) == ("missing-from-collective", "3", "0-2")
+
+
+def test_stacks_that_could_not_be_read_once_are_no_progress_of_the_job() -> None:
+    # GIVEN ranks that wait for one that reads from a socket; once, the stacks of all that wait were not read
+    world = World(span=7.0)
+    inside = world.in_all_reduce(idle=2.0)
+    for _ in range(2):
+        add(world, inside, unread(world, idle=2.0), inside, inside)
+    add(world, *[world.thread(own("fetch"), call=Call("recvfrom", 7), idle=2.0)] * 4)
+
+    # THEN
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and verdict.victims == "0-1"
+
+
+def test_a_holder_of_the_gil_whose_stack_could_not_be_read_once() -> None:
+    world = World(span=6.0)
+    add(world, *[world.in_all_reduce()] * 3)
+    holds = world.thread(own("solve"), call=Call("futex"), gil=True, native=("ffi_call", "solve"))
+    add(world, holds, unread(world), holds)
+    verdict = explain(world.snapshot()).verdict
+    assert verdict is not None and (verdict.kind, verdict.culprits) == ("gil-held", "1")
+
+
+def test_samples_without_a_stack_that_are_kept() -> None:
+    def samples(*texts: str, state: str = "S") -> tuple[int, bool]:
+        world = World()
+        moments = [poll(world) if text == "read" else unread(world) for text in texts]
+        world.ranks.append(
+            Rank(rank=0, host="n1", process=world.process(1, *((one,) for one in moments), state=state), local_rank=0)
+        )
+        snapshot = world.snapshot()
+        (rank,) = without_unread_samples(snapshot).ranks
+        return len(rank.process.samples), newest_is_unread(snapshot.ranks[0].process)
+
+    assert samples("read", "read", "unread") == (2, True)
+    assert samples("read", "unread", "read", "unread", "read") == (3, False)
+    assert samples("read", "unread") == (2, True)  # two samples are the least
+    assert samples("read", "read", "unread", "unread") == (4, False)  # it cannot be read any more
+    assert samples("unread", "read", "read") == (3, False)  # Python had not begun
+    assert samples("read", "read", "unread", state="T") == (3, False)  # it has been stopped
+    assert samples("unread", "unread") == (2, False)
