@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
+from breakranks.explain.diagnosis import Diagnosis
 from breakranks.explain.verdict import explain
 from breakranks.snapshot.introspection import Introspection, PolledFile
-from breakranks.snapshot.model import Call, FileLock, Rank, Thread
+from breakranks.snapshot.model import Call, FileLock, Process, Rank, Thread
 from breakranks.snapshot.unread_samples import newest_is_unread, without_unread_samples
+from support.values import replace
 
-from .jobs import World, lib, own
+from .jobs import LOADER, World, lib, own
 
 PATH = "/tmp/weights.part"
 NAP = Call("clock_nanosleep", left=0.03)
@@ -165,3 +167,74 @@ def test_samples_without_a_stack_that_are_kept() -> None:
     assert samples("unread", "read", "read") == (3, False)  # Python had not begun
     assert samples("read", "read", "unread", state="T") == (3, False)  # it has been stopped
     assert samples("unread", "unread") == (2, False)
+
+
+# --- states that a healthy process has for an instant ---
+
+
+def in_states(process: Process, states: str) -> Process:
+    """The process with a state in each of its samples. The last one is its state."""
+    samples = tuple(sample._replace(state=state) for sample, state in zip(process.samples, states, strict=True))
+    return replace(process, state=states[-1], samples=samples)
+
+
+def waiting_for(process: Callable[[World], Process], span: float = 6.0) -> Diagnosis:
+    """A rank, and one in a collective that waits for it."""
+    world = World(span=span)
+    world.ranks.append(Rank(rank=0, host="n1", process=process(world), local_rank=0))
+    add(world, *[world.in_all_reduce()] * len(world.ranks[0].process.samples))
+    return explain(world.snapshot())
+
+
+@pytest.mark.parametrize(("states", "found"), [("TT", True), ("ST", False), ("STT", True)])
+def test_a_rank_is_stopped_when_it_is_so_twice(states: str, found: bool) -> None:
+    diagnosis = waiting_for(
+        lambda world: in_states(world.process(100, *[(world.thread(own("load")),)] * len(states)), states)
+    )
+    if found:
+        assert diagnosis.verdict is not None and diagnosis.verdict.kind == "rank-stopped"
+    else:
+        assert (diagnosis.verdict, diagnosis.settled) == (None, False)
+
+
+@pytest.mark.parametrize(("states", "found"), [("ZZ", True), ("SZ", False)])
+def test_a_worker_has_died_when_its_parent_does_not_collect_it(states: str, found: bool) -> None:
+    def process(world: World) -> Process:
+        ends = world.thread(own("train", 50), lib("_shutdown_workers", LOADER), call=Call("wait4"))
+        worker = in_states(world.process(900, (), ()), states)
+        return world.process(100, (ends,), (ends,), children=(worker,))
+
+    diagnosis = waiting_for(process, span=0.6)
+    if found:
+        assert diagnosis.verdict is not None and diagnosis.verdict.kind == "helper-dead"
+    else:
+        assert (diagnosis.verdict, diagnosis.settled) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("states", "kind"), [("DDDDDDD", "blocked-io"), ("RRRRRRR", "straggler"), ("RRRRRRD", "straggler")]
+)
+def test_a_rank_that_computes_waits_for_a_page_now_and_then(states: str, kind: str) -> None:
+    def process(world: World) -> Process:
+        lines = [world.thread(own("augment", 10 + at % 2 * 2), call=None, state=state, idle=0.0, ran=at * 3 * 10**9)
+                 for at, state in enumerate(states)]  # fmt: skip
+        return in_states(world.process(100, *((line,) for line in lines), ran=True), states)
+
+    diagnosis = waiting_for(process, span=20.0)
+    assert diagnosis.verdict is not None and diagnosis.verdict.kind == kind
+
+
+@pytest.mark.parametrize("wakes", [False, True])
+def test_a_sleep_that_ends_just_now_is_no_hang(wakes: bool) -> None:
+    # GIVEN a rank that saves for eight seconds, while another one waits for it
+    def process(world: World) -> Process:
+        moments = [
+            world.thread(own("save"), native=("time_sleep",), call=Call("clock_nanosleep", left=left))
+            for left in (6.2, 3.2, 0.2)
+        ]
+        if wakes:
+            moments[2] = world.thread(own("save"), native=("time_sleep",), call=None, state="R")
+        return world.process(100, *((moment,) for moment in moments))
+
+    diagnosis = waiting_for(process)
+    assert (diagnosis.verdict, diagnosis.settled) == (None, False)

@@ -242,17 +242,24 @@ def _needs(view: ProcessView) -> float:
             return AT_ONCE_SECONDS
         if not view.sleeps_again:
             return view.stands + view.left + 0.5
-        # A short sleep between two pieces of work is work. A short sleep between two checks of a clock is waiting.
-        return (
-            MOVING_SECONDS
-            if bytes_moved(view.process) > NOISE_BYTES
-            else WORKING_SECONDS
-            if view.progresses
-            else PATIENCE_SECONDS
-        )
+        return _between_sleeps(view)
+    if _has_woken(view):
+        return _between_sleeps(view) if view.sleeps_again else max(MOVING_SECONDS, view.stands + 1.0)
     if view.activity.word == "gpu-wait":
         return PATIENCE_SECONDS  # it may spin without making progress
     return MOVING_SECONDS if view.moved or view.busy >= BUSY_SHARE else PATIENCE_SECONDS
+
+
+def _between_sleeps(view: ProcessView) -> float:
+    """A short sleep between two pieces of work is work. A short sleep between two checks of a clock is waiting."""
+    if bytes_moved(view.process) > NOISE_BYTES:
+        return MOVING_SECONDS
+    return WORKING_SECONDS if view.progresses else PATIENCE_SECONDS
+
+
+def _has_woken(view: ProcessView) -> bool:
+    """Whether its sleep ended just now. Earlier C frames, which may still be valid, show the sleep."""
+    return view.activity.word == "sleep" and view.thread is not None and view.thread.call is None
 
 
 def _confidence(view: ProcessView) -> str:
@@ -260,7 +267,7 @@ def _confidence(view: ProcessView) -> str:
         return GUESS if view.activity.word == "unknown" else LIKELY
     if view.activity.word == "sleep" and view.left is not None:
         return CERTAIN if view.left > LONG_SLEEP_SECONDS else LIKELY
-    return CERTAIN if view.still and not view.moved else LIKELY
+    return CERTAIN if view.still and not view.moved and not _has_woken(view) else LIKELY
 
 
 def _ground(view: ProcessView) -> str:

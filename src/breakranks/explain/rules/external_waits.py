@@ -43,7 +43,7 @@ def reason(job: JobView, view: ProcessView) -> RankCause | None:
         "io": _io,
         "checkpoint": _io,
     }.get(view.activity.word)
-    if view.activity.word not in ("subprocess", "compile", "socket") and view.state == "D":
+    if view.activity.word not in ("subprocess", "compile", "socket") and _is_uninterruptible(view):
         rule = _io
     return rule(job, view) if rule is not None else None
 
@@ -213,7 +213,7 @@ def _io(job: JobView, view: ProcessView) -> RankCause | None:
     call = activity.call
     samples = view.process.samples
     moved = bytes_moved(view.process)
-    uninterruptible = view.state == "D"
+    uninterruptible = _is_uninterruptible(view)
     if not uninterruptible and not activity.about and activity.word != "io":
         return None
     span = samples[-1].time - samples[0].time
@@ -237,6 +237,12 @@ def _io(job: JobView, view: ProcessView) -> RankCause | None:
         where=view.where,
         grounds=("call-names-file" if activity.about else "kernel-state" if uninterruptible else "call-known",),
     )
+
+
+def _is_uninterruptible(view: ProcessView) -> bool:
+    """Whether it is in an uninterruptible wait, and not only for an instant: a page fault takes one too."""
+    states = [sample.state for sample in view.process.samples[-3:]]
+    return view.state == "D" and (bool(view.activity.about) or 2 * states.count("D") > len(states))
 
 
 def _look_at_file(view: ProcessView) -> Action:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from breakranks.explain.actions import Action
 from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.diagnosis import LIKELY
-from breakranks.snapshot.model import Frame
+from breakranks.snapshot.model import Frame, Process
 
 # For how many seconds ranks must not have moved before a cause that healthy jobs show too counts as a hang.
 AT_ONCE_SECONDS = 0.0
@@ -46,6 +46,13 @@ class RankCause(NamedTuple):
     samples: int = 2
     # What it is about, if that is not what the thread is blocked on: the path of a lock file.
     about: str = ""
+
+    def seen_twice(self, process: Process, states: str) -> RankCause:
+        """Return the cause so that it takes one more sample if only the last one shows a process in these states: a
+        helper may have ended and its parent be about to collect it."""
+        if len(process.samples) < 2 or process.samples[-2].state in states:
+            return self
+        return self._replace(samples=len(process.samples) + 1)
 
     @property
     def place(self) -> object:
