@@ -233,10 +233,10 @@ def test_lines_go_to_whom_they_are_meant_for_and_answers_are_folded(place: Place
     answers(
         console,
         ("focus", "the focus is 0"),
-        ("focus 9", "rank 9 is not connected. The job has 4 ranks. Connected: 0-3."),
-        ("rank 9 w", "rank 9 is not connected. The job has 4 ranks. Connected: 0-3."),
-        ("rank 3,8-9 w", "ranks 8-9 are not connected. The job has 4 ranks. Connected: 0-3."),
-        ("go 12", "rank 12 is not connected. The job has 4 ranks. Connected: 0-3."),
+        ("focus 9", "rank 9 is not connected. The job has ranks 0-3. Connected: 0-3."),
+        ("rank 9 w", "rank 9 is not connected. The job has ranks 0-3. Connected: 0-3."),
+        ("rank 3,8-9 w", "ranks 8-9 are not connected. The job has ranks 0-3. Connected: 0-3."),
+        ("go 12", "rank 12 is not connected. The job has ranks 0-3. Connected: 0-3."),
         ("focus x", "'x' is not a rank set. Write ranks as 3, 0-7, 0,4-6, or 0-31/8 for every eighth."),
         ("all", "the command is missing. For example: all p loss, rank 3 w"),
         ("interrupt", "rank 0 is stopped already"),
@@ -577,7 +577,7 @@ def test_the_opened_console_is_killed_and_the_job_goes_on(place: Place) -> None:
     assert terminal.modes == terminal.before
     results = [(place.folder / f"result.{rank}").read_text() for rank in range(2)]
     assert results == [str(steps_total(rank, 3)) for rank in range(2)]
-    assert "breakpoints are off since the console left" in terminal.seen
+    assert "breakpoints have been off since the console left" in terminal.seen
 
 
 def test_the_opened_console_is_left_with_q(place: Place) -> None:
@@ -733,7 +733,7 @@ def test_a_script_leaves_everything_as_it_was_and_can_be_run_again(place: Place)
     assert place.batch("p unknown").returncode == 1
     bad = place.batch("focus 9")
     assert bad.returncode == 2
-    assert bad.stderr == "breakranks: rank 9 is not connected\n  The job has 2 ranks. Connected: 0-1.\n"
+    assert bad.stderr == "breakranks: rank 9 is not connected\n  The job has ranks 0-1. Connected: 0-1.\n"
     assert place.batch("n").stdout.splitlines()[-1] == f"-> {source_of('after')}"
     last = place.batch("p i", "c", "p i", "go").stdout.splitlines()
     assert last[:2] + last[-4:-1] == ["[0] > p i", "0", "[0] > p i", "1", "[0] > go"]

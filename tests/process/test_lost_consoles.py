@@ -153,7 +153,7 @@ def test_after_q_breakpoints_are_off_until_somebody_comes_again(place: Place) ->
     (place.folder / "end").touch()
     job.ends()
     said = job.said(0)
-    assert said.count("breakpoints are off since the console left; `breakranks console` turns them on\n") == 1
+    assert said.count("breakpoints have been off since the console left; `breakranks console` turns them on\n") == 1
 
 
 # ---- ranks that are gone

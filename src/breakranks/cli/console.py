@@ -102,7 +102,7 @@ def check_times(args: argparse.Namespace) -> None:
     for name in ("timeout", "wait"):
         value = getattr(args, name, None)
         if value is not None and not 0 <= value < 1e9:
-            raise UsageError(f"--{name} must be 0 or a positive number of seconds", f"For example: --{name} 60")
+            raise UsageError(f"--{name} must be a positive number of seconds", f"For example: --{name} 60")
 
 
 def commands_of(args: argparse.Namespace) -> list[str] | None:
