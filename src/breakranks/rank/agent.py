@@ -254,6 +254,7 @@ class RankAgent:
         if not wait_for_threads(leaving, self._wanted) or not self._deserted:
             return False
         self.leaving = True  # from now on, an attach starts a new agent
+        self.inspector.forget()
         self.timeouts.restore()
         self.coordination.end()
         self.server.close()

@@ -184,7 +184,7 @@ def _threads_of(debugger: Any) -> list[Any]:
 
 def _drop_ended_threads(known: frozenset[int]) -> None:
     """Delete the objects that pydevd has created for threads that were ending: Python would keep them forever."""
-    running = sys._current_frames()
+    running = frozenset(sys._current_frames())  # not the frames: its own would keep all others
     active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
     with threading._active_limbo_lock:  # type: ignore[attr-defined]
         for ident, thread in list(active.items()):

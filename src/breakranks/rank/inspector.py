@@ -79,6 +79,11 @@ class Inspector:
         if self._debugger is not None and not self.evaluating:
             self._debugger.tidy(self.frame())
 
+    def forget(self) -> None:
+        """Release all frames."""
+        if self._debugger is not None:
+            self._debugger.tidy(None)
+
     def frame(self) -> FrameType | None:
         """The innermost frame of the inspected thread."""
         return sys._current_frames().get(self.thread)

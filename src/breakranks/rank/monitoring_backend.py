@@ -49,7 +49,7 @@ class MonitoringBackend:
         self._met.clear()
         for code, _ in list(self._codes.values()):
             self._mark(code)
-        for frame in list(sys._current_frames().values()):
+        for frame in thread_states.current_frames().values():
             for running in thread_states.stack(frame):
                 self._mark(running.f_code)
         self._python.set_events(self._tool, events)

@@ -121,6 +121,7 @@ class RankPdb(BreakpointCommands, EvaluationCommands, pdb.Pdb):
         """Stop tracing: from here on the backend of the breakpoints reports events."""
         self.stepping = False
         self.forget_names()
+        self.release_frames()
         displaced, self.displaced = self.displaced, None
         return self.agent.breakpoints.go_on(frame, displaced)
 
@@ -175,6 +176,16 @@ class RankPdb(BreakpointCommands, EvaluationCommands, pdb.Pdb):
         self.agent.breakpoints.disarm()
         self._go_on(frame)
         self.agent.loose()
+
+    def forget(self) -> None:
+        super().forget()
+        self.__dict__.pop("curframe_locals", None)  # the values of the job's variables
+
+    def release_frames(self) -> None:
+        """Release the job's frames, and with them its tensors. The outermost frame stays: it tells where to stop."""
+        self.forget()
+        if sys.version_info >= (3, 13):
+            self.enterframe = None
 
     def set_convenience_variable(self, frame: FrameType, name: str, value: Any) -> None:
         super().set_convenience_variable(frame, name, value)  # type: ignore[misc]

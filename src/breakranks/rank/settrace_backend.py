@@ -115,7 +115,7 @@ class SettraceBackend:
             if threading.gettrace() is self._global:
                 threading.settrace(self._hook)
             traced = thread_states.tracers()
-            for ident, frame in sys._current_frames().items():
+            for ident, frame in thread_states.current_frames().items():
                 if traced.get(ident) == id(self._global):
                     thread_states.set_trace(ident, self._displaced.pop(ident, None))
                 if not self._steps(ident, traced):

@@ -38,9 +38,13 @@ def numbered_name(ident: int) -> str:
 
 def job_threads() -> dict[int, FrameType]:
     """The innermost frames of the threads that run Python, without those of breakranks."""
-    frames = {}
-    for ident, frame in sys._current_frames().items():
-        thread = threading._active.get(ident)  # type: ignore[attr-defined]
-        if thread is None or not str(thread.name).startswith("breakranks"):
-            frames[ident] = frame
-    return frames
+    # A loop variable would keep the frame of this function, and with it all others, until Python's collector runs.
+    return {
+        ident: frame
+        for ident, frame in sys._current_frames().items()
+        if not _is_breakranks(threading._active.get(ident))  # type: ignore[attr-defined]
+    }
+
+
+def _is_breakranks(thread: threading.Thread | None) -> bool:
+    return thread is not None and str(thread.name).startswith("breakranks")

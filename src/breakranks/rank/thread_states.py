@@ -55,14 +55,30 @@ def is_ours(ident: int) -> bool:
     return name_of(ident).startswith(_OWN_PREFIX)
 
 
+def current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread that runs Python; of the calling thread, the innermost outside of
+    breakranks.
+
+    A function whose variable refers to its own frame keeps all frames below it, and so the job's tensors, until
+    Python's collector runs.
+    """
+    frames = sys._current_frames()
+    frame: FrameType | None = frames.pop(threading.get_ident(), None)
+    while frame is not None and of_ours(frame):
+        frame = frame.f_back
+    if frame is not None:
+        frames[threading.get_ident()] = frame
+    return frames
+
+
 def others() -> dict[int, FrameType]:
     """Return the threads of the job that run Python, with the innermost frame of each."""
-    return {ident: frame for ident, frame in sys._current_frames().items() if not is_ours(ident)}
+    return {ident: frame for ident, frame in current_frames().items() if not is_ours(ident)}
 
 
 def stack_of(ident: int) -> list[FrameType]:
     """Return the frames of a thread, innermost first. The thread keeps running."""
-    return list(stack(sys._current_frames().get(ident)))
+    return list(stack(current_frames().get(ident)))
 
 
 def stack(frame: FrameType | None) -> Iterator[FrameType]:

@@ -60,13 +60,13 @@ def _flight(source: str) -> tuple[bytes, str]:
 def _facts(asked: dict[str, dict[str, list[str]]]) -> dict[str, Any]:
     """``asked``: by file and ``function:line`` or ``function:*``, the names that are requested of such a frame."""
     visit = _Visit()
-    threads = []
-    for ident in sorted(visit.tids, key=lambda ident: visit.tids[ident] != visit.pid):  # the main thread first
-        frames = visit.stacks[ident]
-        top = (frames[0].f_code.co_name, frames[0].f_code.co_filename, frames[0].f_lineno)
-        found = list(visit.frames(ident, asked))
-        threads.append((visit.tids[ident], ident, len(frames), top, found[::-1]))
-    return {"threads": threads}
+    try:
+        order = sorted(visit.tids, key=lambda ident: visit.tids[ident] != visit.pid)  # the main thread first
+        return {"threads": [visit.thread(ident, asked) for ident in order]}
+    finally:
+        # The frame of this function is among them: without this, they would keep one another, and so the job's tensors,
+        # until Python's collector runs.
+        visit.stacks.clear()
 
 
 class _Visit:
@@ -86,6 +86,12 @@ class _Visit:
         self.searches = _MAX_SEARCHES
         self.clock = sys.modules["time"].thread_time
         self.end = self.clock() + _MAX_CPU_SECONDS
+
+    def thread(self, ident: int, asked: dict[str, dict[str, list[str]]]) -> tuple[Any, ...]:
+        innermost = self.stacks[ident][0]
+        top = (innermost.f_code.co_name, innermost.f_code.co_filename, innermost.f_lineno)
+        found = list(self.frames(ident, asked))
+        return self.tids[ident], ident, len(self.stacks[ident]), top, found[::-1]
 
     def frames(self, ident: int, asked: dict[str, dict[str, list[str]]]) -> Iterator[tuple[Any, ...]]:
         frames = self.stacks[ident]
