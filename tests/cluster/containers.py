@@ -4,7 +4,7 @@ Nothing has to be pulled. The root of a container is an overlay over a few empty
 They end with their host. Needs the Debian package ``podman``.
 
     with Containers(nodes["n1"]) as containers:
-        containers.start("c1", ["/usr/bin/python3", "train.py"], {"RANK": "0"}, nodes.folder)
+        containers.start("box1", ["/usr/bin/python3", "train.py"], {"RANK": "0"}, nodes.folder)
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class Containers:
             pytest.skip(f"podman cannot run a container here: {tried.stderr.strip()}")
 
     def start(self, name: str, command: Sequence[str], variables: Mapping[str, str], folder: Path) -> int:
-        """Start a container that has the folder; the id of its first process, as the host counts."""
+        """Start a container that has the folder; the id of its first process, as the host counts.
+
+        podman takes a name for the beginning of a container's id, too: a name of hexadecimal digits may be another one.
+        """
         words = [f"--name={name}", f"--hostname={name}", f"--volume={folder}:{folder}"]
         words += [f"--env={key}={value}" for key, value in variables.items()]
         started = self._run("--detach", words, command)

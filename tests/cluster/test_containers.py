@@ -39,7 +39,7 @@ class Pair:
         found = self.host.run(["sh", "-c", f"cat /proc/{self.pids[rank]}/task/*/children"], check=True)
         return found.stdout.split()
 
-    def target(self, names: str = "c[1-2]", options: str = "-i") -> str:
+    def target(self, names: str = "box[1-2]", options: str = "-i") -> str:
         return f"exec:{self.containers.podman} exec {options} {{host}}@{names}"
 
 
@@ -55,7 +55,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             variables = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
             variables["RIG_DIR"] = str(nodes.folder)
             command = [SYSTEM_PYTHON, str(program), str(LATE)]
-            pids[rank] = containers.start(f"c{rank + 1}", command, variables, nodes.folder)
+            pids[rank] = containers.start(f"box{rank + 1}", command, variables, nodes.folder)
         wait_for(lambda: all((nodes.folder / f"ready.{rank}").exists() for rank in pids), "both ranks to be ready")
         yield Pair(host, containers, pids)
 
@@ -73,12 +73,12 @@ def functions(answer: dict[str, Any]) -> dict[str, set[str]]:
 
 def test_asked_through_podman_exec(pair: Pair) -> None:
     (job,) = pair.look("ps", pair.target(), "--json", status=0).json["jobs"]
-    assert (job["ranks"], job["hosts"], job["unseen"]) == ("0-1", "c[1-2]", "")
-    assert [(one["host"], one["pid"]) for one in job["processes"]] == [("c1", 1), ("c2", 1)]
+    assert (job["ranks"], job["hosts"], job["unseen"]) == ("0-1", "box[1-2]", "")
+    assert [(one["host"], one["pid"]) for one in job["processes"]] == [("box1", 1), ("box2", 1)]
     seen = functions(pair.look("stacks", pair.target(), "--json", status=0).json)
     assert "gather" in seen["0"] and "load_batch" in seen["1"]
     verdict = pair.look("why", pair.target(), "--json", status=1).json["verdict"]
-    assert verdict["culprits"] == "1" and "rank 1 (c2, pid 1)" in verdict["summary"]
+    assert verdict["culprits"] == "1" and "rank 1 (box2, pid 1)" in verdict["summary"]
     assert all(one["stops_at"] is None for one in pair.look("hosts", pair.target(), "--json", status=0).json["hosts"])
 
 
@@ -115,10 +115,10 @@ def test_a_terminal_is_refused(pair: Pair) -> None:
 
 def test_what_podman_says(pair: Pair) -> None:
     """GIVEN a container that has ended, and one that never was WHEN asked THEN each is said."""
-    pair.containers.start("c3", ["/bin/true"], {}, pair.host.folder)
-    pair.containers.call("wait", "c3")
-    hosts = pair.look("hosts", pair.target("c[3-4]"), "--json", status=2).json["hosts"]
+    pair.containers.start("box3", ["/bin/true"], {}, pair.host.folder)
+    pair.containers.call("wait", "box3")
+    hosts = pair.look("hosts", pair.target("box[3-4]"), "--json", status=2).json["hosts"]
     whole = {one["host"]: str(one) for one in hosts}
-    assert "is not running" in whole["c3"] and "no such container" in whole["c4"], whole
-    hosts = pair.look("hosts", pair.target("c1", options=""), "--json", status=2).json["hosts"]
+    assert "is not running" in whole["box3"] and "no such container" in whole["box4"], whole
+    hosts = pair.look("hosts", pair.target("box1", options=""), "--json", status=2).json["hosts"]
     assert "standard input" in str(hosts), hosts
