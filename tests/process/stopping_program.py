@@ -110,6 +110,12 @@ def endless(value: None) -> None:
         time.sleep(0.0005)  # endless
 
 
+def meeting() -> None:
+    api.breakpoint(when=GATE.acquire())  # meeting
+    GATE.release()  # met
+    endless(None)
+
+
 def raising() -> None:
     while not over:
         try:
@@ -273,6 +279,28 @@ def withdrawn(console: Console) -> None:
         bare=at_once,
         went_on=went_on,
         stop=console.stopped(0.1),
+    )
+
+
+def interrupted_breakpoint(console: Console) -> None:
+    """Asked for while it is blocked in a line that then calls a breakpoint: it stops there, and is stepped on."""
+    thread = started(meeting, "meeting")
+    wait_until(lambda: thread_states.blocked(thread.native_id or 0))
+    refused = console.soon(thread.ident)
+    GATE.release()
+    hit = console.stopped()
+    answer = console.line("n").splitlines()[:1] if hit else []
+    after = console.stopped() or {}
+    console.line("n")
+    then = console.stopped() or {}
+    console.line("c")
+    show(
+        refused=refused,
+        hit=hit,
+        answer=answer,
+        after=(after.get("line"), after.get("reason")),
+        then=then.get("line"),
+        bare=bare(console),
     )
 
 
@@ -561,7 +589,20 @@ WORK: dict[str, Callable[[], None]] = {
 }
 SCENES: dict[str, Callable[..., None]] = {
     one.__name__: one
-    for one in (halt, withdrawn, breaks, everywhere, wrong, watch, catch, probes, disarming, forked, traced)
+    for one in (
+        halt,
+        withdrawn,
+        interrupted_breakpoint,
+        breaks,
+        everywhere,
+        wrong,
+        watch,
+        catch,
+        probes,
+        disarming,
+        forked,
+        traced,
+    )
 }
 
 

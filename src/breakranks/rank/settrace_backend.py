@@ -159,7 +159,9 @@ class SettraceBackend:
         for ident in idents:
             if traced.get(ident) == id(self._halting):
                 thread_states.set_trace(ident, self._global if self._on else None)
-            frames = thread_states.stack_of(ident)
+            # Of the calling thread, the frames of breakranks too: they are called from a line that was to be stopped.
+            own = ident == threading.get_ident()
+            frames = list(thread_states.stack(sys._getframe(1))) if own else thread_states.stack_of(ident)
             clean([frame for frame in frames if frame.f_trace is self._halting])
             if self._on and frames:
                 self._dress(frames[0])
