@@ -9,6 +9,7 @@ import sys
 import time
 
 freed = []
+blocks = []
 
 
 class Value:
@@ -29,7 +30,7 @@ def wait(turn):
     early = Value(turn)
     tell(f"ready.{turn}")
     while not os.path.exists(f"end.{turn}"):
-        time.sleep(0.01)  # waits
+        (blocks.pop() if blocks else time.sleep)(0.01)  # waits
     late = Value(turn)
     return early.turn + late.turn
 

@@ -33,10 +33,10 @@ def unread(world: World, call: Call | None = None, idle: float = 60.0) -> Thread
     return world.thread(call=call, idle=idle)._replace(python=False)
 
 
-def add_polling(world: World, *moments: Thread) -> None:
-    """A rank that waits for a file, whose path introspection showed."""
+def add_polling(world: World, *moments: Thread, sure: bool = True) -> None:
+    """A rank that waits for a file, whose path introspection showed; ``sure``: its loop ends with the file."""
     lock = FileLock(path=PATH, kind="own", waiter=100, age=3600.0)
-    inside = Introspection(time=1001.0, polled=(PolledFile(1, PATH, "own"),))
+    inside = Introspection(time=1001.0, polled=(PolledFile(1, PATH, "own", sure),))
     process = world.process(100 + len(world.ranks), *((moment,) for moment in moments), locks=(lock,), inside=inside)
     world.ranks.append(Rank(rank=len(world.ranks), host="n1", process=process, local_rank=0))
 
@@ -72,23 +72,31 @@ ODD: dict[str, Moments] = {
     "C frames of the sleep, and twice between two sleeps": lambda world: [
         poll(world), in_exists(world, "clock_nanosleep", "time_sleep"), in_exists(world)
     ],
-    "a long sleep": lambda world: [
-        *[poll(world, call=Call("clock_nanosleep", left=5.0))] * 2, poll(world, call=Call("clock_nanosleep", left=14.0))
-    ],
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("sure", [True, False])
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_a_rank_that_polls_for_a_file_is_known_in_any_sample(odd: Moments) -> None:
+def test_a_rank_that_polls_for_a_file_is_known_in_any_sample(odd: Moments, sure: bool) -> None:
     # GIVEN two ranks that poll for one file
     world = World(span=6.0)
-    add_polling(world, *[poll(world)] * 3)
-    add_polling(world, *odd(world))
+    add_polling(world, *[poll(world)] * 3, sure=sure)
+    add_polling(world, *odd(world), sure=sure)
 
     # THEN both are named
     verdict = explain(world.snapshot()).verdict
     assert verdict is not None
     assert (verdict.kind, verdict.culprits) == ("stale-lock-file", "0-1")
+
+
+@pytest.mark.parametrize(("sure", "found"), [(True, "0"), (False, "")])
+def test_a_long_sleep_counts_only_in_a_loop_that_ends_with_the_file(sure: bool, found: str) -> None:
+    """A loop that looks at a file once a minute and goes on without it is no wait."""
+    world = World(span=6.0)
+    sleeps = [poll(world, call=Call("clock_nanosleep", left=left)) for left in (15.0, 12.0, 55.0)]
+    add_polling(world, *sleeps, sure=sure)
+    verdict = explain(world.snapshot()).verdict
+    assert (verdict.culprits if verdict is not None else "") == found
 
 
 def test_a_rank_that_stays_in_stat_of_its_lock_file_is_blocked_there() -> None:
@@ -125,6 +133,25 @@ def test_a_stack_that_could_not_be_read_once_moves_no_rank(missing: int | None) 
     verdict = explain(world.snapshot()).verdict
     assert verdict is not None
     assert (verdict.kind, verdict.culprits, verdict.victims) == ("missing-from-collective", "3", "0-2")
+
+
+def test_a_rank_that_moved_while_a_stack_could_not_be_read_has_moved() -> None:
+    # GIVEN ranks that wait for one that reads from a socket; one of them was released and came back, unread
+    world = World(span=6.0)
+    inside = world.in_all_reduce(idle=0.2)
+    add(world, inside, inside, unread(world, idle=0.2), inside, inside)
+    (rank,) = world.ranks
+    samples = list(rank.process.samples)
+    samples[2] = samples[2]._replace(quiet_ran=(1,))
+    world.ranks[0] = replace(rank, process=replace(rank.process, samples=tuple(samples)))
+    add(world, *[inside] * 5)
+    add(world, *[world.thread(own("fetch"), call=Call("recvfrom", 7), idle=0.2)] * 5)
+
+    # THEN
+    diagnosis = explain(world.snapshot())
+    assert (diagnosis.verdict, diagnosis.settled) == (None, False)
+    (kept, *_) = without_unread_samples(world.snapshot()).ranks
+    assert [sample.quiet_ran for sample in kept.process.samples] == [None, (), (1,), ()]
 
 
 def test_stacks_that_could_not_be_read_once_are_no_progress_of_the_job() -> None:
@@ -197,12 +224,40 @@ def test_a_rank_is_stopped_when_it_is_so_twice(states: str, found: bool) -> None
         assert (diagnosis.verdict, diagnosis.settled) == (None, False)
 
 
-@pytest.mark.parametrize(("states", "found"), [("ZZ", True), ("SZ", False)])
-def test_a_worker_has_died_when_its_parent_does_not_collect_it(states: str, found: bool) -> None:
+def test_a_rank_of_which_a_stack_was_not_read_is_stopped_when_it_is_so_twice() -> None:
+    def process(world: World) -> Process:
+        load = world.thread(own("load"))
+        return in_states(world.process(100, (load,), (unread(world),), (load,), (load,)), "SSST")
+
+    diagnosis = waiting_for(process)
+    assert (diagnosis.verdict, diagnosis.settled) == (None, False)
+
+
+def test_each_of_several_stopped_ranks_is_seen_so_twice() -> None:
+    # GIVEN a rank that is stopped, another that is stopped in the last sample only, and one that waits for both
+    world = World(span=2.0)
+    for rank, states in enumerate(("TTT", "SST")):
+        process = in_states(world.process(100 + rank, *[(world.thread(own("load")),)] * 3), states)
+        world.ranks.append(Rank(rank=rank, host="n1", process=process, local_rank=rank))
+    add(world, *[world.in_all_reduce()] * 3)
+
+    # THEN it takes another sample
+    diagnosis = explain(world.snapshot())
+    assert (diagnosis.verdict, diagnosis.settled) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("states", "of_rank", "found"),
+    [("ZZ", 2, True), ("SZ", 2, False), ("SZ", 4, False), ("ZZ", 4, True), ("Z", 2, False), ("Z", 4, False)],
+)
+def test_a_worker_has_died_when_its_parent_does_not_collect_it(states: str, of_rank: int, found: bool) -> None:
+    """A worker may be younger than its rank, and have fewer samples (``states``) than that (``of_rank``)."""
+
     def process(world: World) -> Process:
         ends = world.thread(own("train", 50), lib("_shutdown_workers", LOADER), call=Call("wait4"))
-        worker = in_states(world.process(900, (), ()), states)
-        return world.process(100, (ends,), (ends,), children=(worker,))
+        worker = world.process(900, (), ())
+        worker = in_states(replace(worker, samples=worker.samples[-len(states) :]), states)
+        return world.process(100, *[(ends,)] * of_rank, children=(worker,))
 
     diagnosis = waiting_for(process, span=0.6)
     if found:

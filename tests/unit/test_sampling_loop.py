@@ -8,6 +8,7 @@ from typing import Any
 from breakranks.backend.sampling_loop import sample_until_conclusive
 from breakranks.snapshot.introspection import Introspection, PolledFile
 from breakranks.snapshot.model import Call, FileLock, Missing, Rank, Snapshot
+from support.values import replace
 
 from .jobs import LONG_SLEEP, World, own
 
@@ -126,6 +127,26 @@ def test_a_rank_that_the_samples_keep_leaving_out_is_not_named() -> None:
     _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
     assert diagnosis.verdict is not None and diagnosis.verdict.culprits == "0-1", diagnosis
     assert sampler.sampled == 4
+
+
+def test_stacks_that_are_not_read_while_a_cause_is_pending_use_up_no_doubt() -> None:
+    # GIVEN a cause that must last, samples without the stack of a rank until then, and one that leaves a rank out
+    def pending(*, unread: bool) -> Snapshot:
+        snapshot = waiting_for_a_file(2.0, known=3)
+        rank, *others = snapshot.ranks
+        last = rank.process.samples[-1]
+        lost = last._replace(time=last.time + 0.1, threads=(last.threads[0]._replace(python=False, stack=0),))
+        process = replace(rank.process, samples=(*rank.process.samples, lost))
+        return replace(snapshot, ranks=(replace(rank, process=process), *others)) if unread else snapshot
+
+    begin = [*[pending(unread=True)] * 5, pending(unread=False)]
+    sampler = Recorded([*begin, waiting_for_a_file(6.0, known=2), waiting_for_a_file(7.0, known=3)])
+
+    # WHEN
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+
+    # THEN the rank is named
+    assert diagnosis.verdict is not None and diagnosis.verdict.culprits == "0-2", diagnosis
 
 
 def test_a_stack_that_could_not_be_read_just_now_takes_one_more_sample() -> None:

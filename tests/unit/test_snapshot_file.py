@@ -364,7 +364,7 @@ def test_fuzz_the_content_under_a_valid_header() -> None:
 
 
 def test_the_header_is_what_the_format_says() -> None:
-    assert GOOD.startswith(b"BREAKRANKS\x01\x00")
+    assert GOOD.startswith(b"BREAKRANKS\x02\x00")
     assert HEADER_BYTES == 32
     assert snapshot_file.MAX_SNAPSHOT_BYTES == 1 << 30
 

@@ -62,7 +62,7 @@ def sample_until_conclusive(
             odd = (empty == 1 and (suspected or not moving)) or _names_fewer_ranks(diagnosis.verdict, named)
             odd = odd or any(newest_is_unread(rank.process) for rank in snapshot.ranks)
             _add_culprits(named, diagnosis)
-            doubtful = odd and doubts < _MAX_DOUBTS
+            doubtful = odd and diagnosis.settled and doubts < _MAX_DOUBTS
             doubts += doubtful
             left = until - time.monotonic()
             if left <= 0 or (diagnosis.settled and not doubtful):

@@ -23,8 +23,8 @@ class ProgressLine:
 
     def watching(self, seconds: float, diagnosis: Diagnosis) -> None:
         """Tell for how many seconds sampling continues, and why."""
-        pending = summary(diagnosis.pending) if diagnosis.pending is not None else "nothing found yet"
-        self(f"watching {max(seconds, 1):.0f} s more: {pending}")
+        found = diagnosis.verdict or diagnosis.pending
+        self(f"watching {max(seconds, 1):.0f} s more: {summary(found) if found is not None else 'nothing found yet'}")
 
     def done(self) -> None:
         if self._shown:

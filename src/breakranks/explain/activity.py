@@ -17,6 +17,7 @@ _READS = frozenset(
 )
 _NETWORK = frozenset("connect accept accept4 sendto recvfrom sendmsg recvmsg".split())
 _POLL_SECONDS = 10.0
+_UNREAD_SECONDS = 1e9  # the end of a sleep, from memory that the thread has used for something else since
 BUSY_SHARE = 0.5  # of a CPU, from which on a thread works
 _WAITS = frozenset({"wait4", "waitid"})
 # C frames are not read with every sample. A thread that sleeps now was in these for an instant.
@@ -103,9 +104,9 @@ class ActivityReader:
         files = _lock_files(process)
         if not files:
             return False
-        if activity.word == "sleep":
-            # The file of a long sleep must be known from the loop around it, not only from a name in its frames.
-            return naps(process, thread) or bool(files & _polled(process, thread))
+        if activity.word == "sleep" and (naps(process, thread) or files & _polled(process, thread, sure=True)):
+            # In a long sleep, the loop around it must end with the file: other loops look at a file now and then.
+            return True
         if not files & _files_of(process, thread):
             return False
         if activity.word == "io":
@@ -278,8 +279,9 @@ def _opened(process: Process, call: Call | None) -> _Opened:
 
 def naps(process: Process, thread: Thread) -> bool:
     """Whether a thread sleeps briefly. If it was sampled between two sleeps, samples with the same stack show it."""
-    if thread.call is not None and thread.call.is_sleep and thread.state != "R":
-        return _is_nap(thread.call)
+    call = thread.call
+    if call is not None and call.is_sleep and thread.state != "R" and (call.left or _UNREAD_SECONDS) < _UNREAD_SECONDS:
+        return _is_nap(call)
     threads = (thread for sample in process.samples for thread in sample.threads)
     return any(other.call is not None and _is_nap(other.call) for other in threads if _is_same(other, thread))
 
@@ -294,10 +296,10 @@ def _files_of(process: Process, thread: Thread) -> set[str]:
     return _polled(process, thread) | set(thread.hints.values())
 
 
-def _polled(process: Process, thread: Thread) -> set[str]:
-    """The files that a loop of a thread tests, by introspection."""
+def _polled(process: Process, thread: Thread, *, sure: bool = False) -> set[str]:
+    """The files that a loop of a thread tests, by introspection; with ``sure``, those with which the loop ends."""
     inside = process.inside.polled if process.inside is not None else ()
-    return {file.path for file in inside if file.tid == thread.tid}
+    return {file.path for file in inside if file.tid == thread.tid and (file.sure or not sure)}
 
 
 def _slept_before(process: Process, sample: Sample, thread: Thread) -> bool:

@@ -56,6 +56,11 @@ class JobView(RankViews):
         self._mark_callers()
         self.nodes = self._with_inner_places(_without_gpu_waits(self._nodes()))
 
+    @property
+    def sample_count(self) -> int:
+        """The largest number of samples of a rank."""
+        return max((len(rank.process.samples) for rank in self.snapshot.ranks), default=0)
+
     def _nodes(self) -> list[RankGroup]:
         # Ranks with equal evidence share one ProcessView, so the key is computed once for each view.
         shared: dict[tuple[object, object], list[int]] = {}
@@ -93,7 +98,9 @@ class JobView(RankViews):
         place = (where.function, where.file, line) if where is not None else None
         about = (view.activity.about, view.activity.peer) if lock is None else lock.path
         peer = self.peer(view)
-        shared = (view.state in "TtZX", view.activity.word, view.activity.op, place, peer, holder, about)
+        # A rank that has just been stopped takes another sample than one that has been stopped for long.
+        ended = view.state in "TtZX" and [sample.state in "TtZX" for sample in view.process.samples[-2:]].count(True)
+        shared = (ended, view.activity.word, view.activity.op, place, peer, holder, about)
         if view.activity.word in PEER:
             return shared
         # A rank that waits for no rank is explained with its helpers and its motion.

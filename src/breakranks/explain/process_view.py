@@ -92,7 +92,7 @@ def evidence_key(process: Process) -> object:
             )  # fmt: skip
             if call is not None and t.python:
                 parts += (_about(process, call.fd), int(call.left or 0).bit_length())
-        parts.append(int(sample.threads[0].idle or 0).bit_length() if sample.threads else -1)
+        parts += (sample.state in "TtZX", int(sample.threads[0].idle or 0).bit_length() if sample.threads else -1)
     parts.append(_load(process))
     parts.append(_progress(process))
     if process.locks:

@@ -73,11 +73,10 @@ def _explain(job: JobView) -> Diagnosis:
     if begun is not None:
         return _starting(*begun, classes)
     proposals = [_in_motion(job, candidate) for candidate in _propose(job)]
-    sample_count = max((len(rank.process.samples) for rank in job.snapshot.ranks), default=0)
     held = [
         _with_progress(job, candidate)
         for candidate in proposals
-        if _seconds_held(job, candidate) >= candidate.needs and sample_count >= candidate.samples
+        if _seconds_held(job, candidate) >= candidate.needs and job.sample_count >= candidate.samples
     ]
     if held:
         best = max(held, key=lambda candidate: _rank(job, candidate))
@@ -168,7 +167,7 @@ def _propose(job: JobView) -> list[FindingCandidate]:
         activity = node.view.activity
         key = (reason.kind, reason.about or activity.about, (reason.place, activity.peer))
         ranks, first = by_cause.get(key, (RankSet(), reason))
-        by_cause[key] = (ranks | node.ranks, first)
+        by_cause[key] = (ranks | node.ranks, first._replace(samples=max(first.samples, reason.samples)))
     for ranks, reason in host_faults.together(job, by_cause).values():
         if reason.kind in _WORKING and len(ranks) > sum(len(node.ranks) for node in waiting):
             # Most ranks compute and a few wait for them: normal for a parameter server or a logger.

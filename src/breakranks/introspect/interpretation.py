@@ -257,7 +257,7 @@ class _AnswerReader:
             for path, sure in self._asked.polled.get((file, answered.frame.function), ()):
                 text = _path(answered.values.get(path), pid)
                 if text and (sure or _LOCK_ENDING.search(text)):
-                    found.setdefault(text, PolledFile(thread.tid, text, "own"))
+                    found.setdefault(text, PolledFile(thread.tid, text, "own", sure))
         return list(found.values())
 
     @staticmethod

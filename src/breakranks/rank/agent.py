@@ -255,6 +255,8 @@ class RankAgent:
             return False
         self.leaving = True  # from now on, an attach starts a new agent
         self.inspector.forget()
+        for pdb in self.pdbs.all():
+            pdb.release_frames()
         self.timeouts.restore()
         self.coordination.end()
         self.server.close()

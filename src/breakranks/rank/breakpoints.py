@@ -329,7 +329,9 @@ class Breakpoints:
         for ident in stepped:
             clean(thread_states.stack_of(ident))
         for pdb in known:
-            pdb.stepping = False
+            if pdb.stepping:
+                pdb.stepping = False
+                pdb.release_step()
 
     def _settle(self) -> None:
         """Wait until no thread returns from a trace function: up to 3.11 its frame gets one only after that."""

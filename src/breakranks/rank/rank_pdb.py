@@ -184,8 +184,15 @@ class RankPdb(BreakpointCommands, EvaluationCommands, pdb.Pdb):
     def release_frames(self) -> None:
         """Release the job's frames, and with them its tensors. The outermost frame stays: it tells where to stop."""
         self.forget()
+        self.release_step()
         if sys.version_info >= (3, 13):
             self.enterframe = None
+
+    def release_step(self) -> None:
+        """Release the frames in which a step began and was to end."""
+        self.stopframe, self.returnframe = getattr(self, "botframe", None), None
+        if hasattr(self, "cmdframe"):  # later versions
+            self.cmdframe = None
 
     def set_convenience_variable(self, frame: FrameType, name: str, value: Any) -> None:
         super().set_convenience_variable(frame, name, value)  # type: ignore[misc]

@@ -47,11 +47,12 @@ class Loop(NamedTuple):
 
 
 class PolledFile(NamedTuple):
-    """A lock file that a thread polls; ``kind`` is as in ``FileLock``."""
+    """A lock file that a thread polls; ``kind`` is as in ``FileLock``. ``sure``: its loop ends with the file."""
 
     tid: int
     path: str
     kind: str
+    sure: bool = False
 
 
 class Loader(NamedTuple):

@@ -18,7 +18,7 @@ from breakranks.rankset import RankSet
 from breakranks.snapshot.introspection import Introspection
 from breakranks.snapshot.recorder_tables import Group, Operation, Recorder
 
-FORMAT_VERSION = 1  # raised with each new column of a NamedTuple, because older versions cannot read the row
+FORMAT_VERSION = 2  # raised with each new column of a NamedTuple, because older versions cannot read the row
 PROGRESS = "#"
 
 

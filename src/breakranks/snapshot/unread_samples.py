@@ -35,12 +35,32 @@ def newest_is_unread(process: Process) -> bool:
 def _kept(process: Process) -> Process:
     samples = process.samples
     if any(not _has_stack(sample) for sample in samples):
-        kept = tuple(sample for index, sample in enumerate(samples) if not _is_unread(samples, index))
+        kept = _read_samples(samples)
         samples = kept if len(kept) >= _LEAST_SAMPLES else samples
     children = tuple(map(_kept, process.children))
     if len(samples) == len(process.samples) and all(a is b for a, b in zip(children, process.children, strict=True)):
         return process
     return replace(process, samples=samples, children=children)
+
+
+def _read_samples(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    kept: list[Sample] = []
+    left_out: Sample | None = None
+    for index, sample in enumerate(samples):
+        if _is_unread(samples, index):
+            left_out = sample
+            continue
+        kept.append(sample if left_out is None else _with_motion(sample, left_out))
+        left_out = None
+    return tuple(kept)
+
+
+def _with_motion(sample: Sample, left_out: Sample) -> Sample:
+    """Return a sample that also tells which threads ran before the one that is left out."""
+    if left_out.quiet_ran is None:
+        return sample
+    ran = {*left_out.quiet_ran, *(sample.quiet_ran or ())}
+    return sample._replace(quiet=max(sample.quiet, left_out.quiet), quiet_ran=tuple(sorted(ran)))
 
 
 def _has_stack(sample: Sample) -> bool:

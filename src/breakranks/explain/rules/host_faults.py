@@ -192,7 +192,13 @@ def together(job: JobView, causes: Causes) -> Causes:
             following = tuple(dict.fromkeys(action for reason in alike for action in reason.next))
             made[kind, host, first.where] = (
                 ranks,
-                first._replace(cause=cause, evidence=evidence, next=following[:_SHOWN], where=None),
+                first._replace(
+                    cause=cause,
+                    evidence=evidence,
+                    next=following[:_SHOWN],
+                    where=None,
+                    samples=max(reason.samples for reason in alike),
+                ),
             )
     return made
 

@@ -47,12 +47,13 @@ class RankCause(NamedTuple):
     # What it is about, if that is not what the thread is blocked on: the path of a lock file.
     about: str = ""
 
-    def seen_twice(self, process: Process, states: str) -> RankCause:
-        """Return the cause so that it takes one more sample if only the last one shows a process in these states: a
-        helper may have ended and its parent be about to collect it."""
-        if len(process.samples) < 2 or process.samples[-2].state in states:
+    def seen_twice(self, process: Process, states: str, samples: int) -> RankCause:
+        """Return the cause so that it takes one more sample than the job has (``samples``) if only the last one shows a
+        process in these states: a helper may have ended and its parent be about to collect it."""
+        before = [sample.state for sample in process.samples[:-1]]
+        if not process.samples or (before and before[-1] in states):
             return self
-        return self._replace(samples=len(process.samples) + 1)
+        return self._replace(samples=samples + 1)
 
     @property
     def place(self) -> object:
