@@ -446,11 +446,10 @@ def test_an_answer_without_a_thread_replaces_no_other(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(
         "import _thread, os, time\n"
-        "def idle(): time.sleep(500)\n"
+        "def idle(): print('x'); time.sleep(500)\n"
         "def poll(marker):\n"
         "    while os.path.exists(marker): time.sleep(0.05)\n"
         "_thread.start_new_thread(idle, ())\n"
-        "print('x')\n"
         "poll(__file__)\n"
     )
     with python(f"import runpy; runpy.run_path({str(file)!r})") as process:

@@ -17,8 +17,8 @@ from .console_program import launcher_variables
 from .programs import python
 from .terminals import BREAKRANKS, Place
 
-DEADLINE = 5.0
-TAKES = 7.0  # seconds until the answer is there; we stand still for all but a second of it
+DEADLINE = 10.0
+TAKES = 12.0  # seconds until the answer is there; we stand still for all but a second of it
 
 
 def stalling(process: subprocess.Popen[str], asked: Callable[[], bool]) -> str:

@@ -16,6 +16,8 @@ POLL_SECONDS = 0.02
 # Below the range for outgoing connections, so that none of those takes one first.
 FIRST_PORT, PORTS_PER_LANE, MOST_LANES = 20000, 1500, 8
 
+_returned: set[int] = set()
+
 T = TypeVar("T")
 
 
@@ -32,13 +34,16 @@ def wait_for(what: str, condition: Callable[[], T | None], deadline: float = DEA
 
 
 def free_port() -> int:
-    """A TCP port that is free on all addresses, from the range of this lane."""
+    """A TCP port that is free on all addresses, from the range of this lane. No two calls return the same."""
     lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MOST_LANES
     while True:
         port = FIRST_PORT + lane * PORTS_PER_LANE + random.SystemRandom().randrange(PORTS_PER_LANE)
+        if port in _returned:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))
             except OSError:
                 continue
+            _returned.add(port)
             return port

@@ -146,6 +146,19 @@ def test_ranks_that_wait_in_one_place_need_not_look_the_same() -> None:
     assert verdict_of(world) == ("rank-exited", "2", "0-1")
 
 
+@pytest.mark.parametrize(("odd", "found"), [({1}, True), ({1, 3}, False), ({4}, False)])
+def test_a_loop_that_polls_may_once_be_seen_in_a_function_that_it_calls(odd: set[int], found: bool) -> None:
+    world = World(world_size=3, span=40.0)
+    nap = world.thread(own("merge_parts", 17), call=Call("clock_nanosleep", left=0.2), idle=1.0)
+    calls = world.thread(own("merge_parts", 16), own("path_of", 4), call=None, state="R", idle=0.0)
+    for rank in range(2):
+        process = world.process(100 + rank, *((calls if rank and at in odd else nap,) for at in range(5)))
+        world.ranks.append(Rank(rank=rank, host="n1", process=process, local_rank=rank))
+    world.missing.append(Missing(ranks="2", reason="exited"))
+    verdict = explain(world.snapshot()).verdict
+    assert (verdict is not None and verdict.culprits == "2") == found
+
+
 @pytest.mark.parametrize(("function", "seconds"), [("<module>", 0.2), ("wait", 3000.0)])
 def test_ranks_that_sleep_at_different_lines_are_in_one_loop_only_if_they_nap(function: str, seconds: float) -> None:
     world = World(world_size=3, span=20.0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from breakranks.backend.sampling_loop import sample_until_conclusive
 from breakranks.snapshot.introspection import Introspection, PolledFile
-from breakranks.snapshot.model import Call, FileLock, Missing, Rank, Snapshot
+from breakranks.snapshot.model import Call, FileLock, Missing, Problem, Rank, Snapshot
 from support.values import replace
 
 from .jobs import LONG_SLEEP, World, own
@@ -20,6 +22,7 @@ class Recorded:
         self._snapshots = snapshots
         self.sampled = 0
         self.asked: list[int] = []  # the samples in which the ranks were asked
+        self.natively: list[int] = []  # the samples in which C frames were read
 
     def __enter__(self) -> Recorded:
         return self
@@ -30,6 +33,7 @@ class Recorded:
     def sample(self, native: bool = False, recorders: bool = False, visit: str = "", samples: int = 1) -> None:
         self.sampled += 1
         self.asked += [self.sampled] * recorders
+        self.natively += [self.sampled] * native
 
     def snapshot(self, keep: int | None = None) -> Snapshot:
         return self._snapshots[min(self.sampled - 2, len(self._snapshots) - 1)]
@@ -71,6 +75,22 @@ def test_a_job_that_moves_takes_two_samples() -> None:
     sampler = Recorded([world.snapshot()])
     _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
     assert (diagnosis.verdict, sampler.sampled) == (None, 2)
+
+
+@pytest.mark.parametrize(("late", "samples"), [(True, 3), (False, 2)])
+def test_a_rank_that_did_not_answer_in_time_is_asked_once_more(late: bool, samples: int) -> None:
+    # GIVEN ranks that move, and nothing to find without the answer of one of them
+    world = World(span=1.0)
+    for _ in range(2):
+        world.add_moving(world.thread(own("step", 10), call=None, state="R"), world.thread(own("load", 20), call=None))
+    problem = Problem("lock owners and steps of process 100 cannot be read", late=late)
+    sampler = Recorded([replace(world.snapshot(), problems=(problem,))])
+
+    # WHEN
+    sample_until_conclusive(sampler, interval=0.01)
+
+    # THEN
+    assert (sampler.sampled, sampler.asked[-1]) == (samples, samples)
 
 
 def test_nothing_is_found_twice_in_a_row() -> None:
@@ -139,7 +159,7 @@ def test_stacks_that_are_not_read_while_a_cause_is_pending_use_up_no_doubt() -> 
         process = replace(rank.process, samples=(*rank.process.samples, lost))
         return replace(snapshot, ranks=(replace(rank, process=process), *others)) if unread else snapshot
 
-    begin = [*[pending(unread=True)] * 5, pending(unread=False)]
+    begin = [*[pending(unread=True)] * 3, pending(unread=False)]
     sampler = Recorded([*begin, waiting_for_a_file(6.0, known=2), waiting_for_a_file(7.0, known=3)])
 
     # WHEN
@@ -171,3 +191,19 @@ def test_a_stack_that_could_not_be_read_just_now_takes_one_more_sample() -> None
     assert diagnosis.verdict is not None
     assert (diagnosis.verdict.culprits, diagnosis.verdict.victims) == ("3", "0-2")
     assert sampler.sampled == 3
+
+
+def test_c_frames_that_were_not_read_in_time_are_read_once_more() -> None:
+    # GIVEN a job that has been blocked for long, and a rank whose C frames were late
+    world = World(span=1.0)
+    for _ in range(2):
+        world.add(world.in_all_reduce(idle=600.0))
+    world.add(world.thread(own("load"), call=LONG_SLEEP, idle=600.0), problems=(Problem("late", late=True),))
+    sampler = Recorded([world.snapshot()])
+
+    # WHEN
+    _, diagnosis = sample_until_conclusive(sampler, interval=0.01)
+
+    # THEN
+    assert diagnosis.verdict is not None and diagnosis.verdict.culprits == "2"
+    assert (sampler.sampled, sampler.natively) == (3, [2, 3])

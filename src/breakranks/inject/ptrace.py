@@ -26,6 +26,7 @@ _EVENT_STOP = 128
 _WALL = 0x40000000
 _SIGTRAP = 5
 _STOP_SECONDS = 0.5  # a thread that does not stop in this time is in an uninterruptible call
+_CHECK_SECONDS = 0.01  # that one check takes at most, if this process runs
 _MAX_XSTATE_BYTES = 65536
 
 _LAYOUT = "<27Q"
@@ -129,14 +130,18 @@ class HeldThread:
             raise
 
     def _wait(self) -> None:
-        end = time.monotonic() + _STOP_SECONDS
-        pause = 0.0
+        waited = pause = 0.0
+        last = time.monotonic()
         # Wait only for stops: to reap a child of this process would take its exit status from its owner.
         while (got := self._stop()) is None:
             if pause and _is_dead(self._pid, self.tid):
                 self._attached = False
                 raise ProcessLookupError(errno.ESRCH, "ended")
-            if time.monotonic() > end:
+            # Time in which this process itself did not run does not count: the thread may have stopped in it.
+            now = time.monotonic()
+            waited += min(now - last, pause + _CHECK_SECONDS)
+            last = now
+            if waited > _STOP_SECONDS:
                 raise ThreadNotStopped
             time.sleep(pause)
             pause = min(pause + 0.00005, 0.002)

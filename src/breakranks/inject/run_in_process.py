@@ -201,6 +201,7 @@ class _Request:
         if self.dog is not None:
             self.dog.guard(pid)
         self._lock(process)
+        began = time.monotonic()
         process.target = target_process.read(pid)
         process.threads = set(os.listdir(f"/proc/{pid}/task"))
         arguments = {**self.arguments, **self.each.get(pid, {})}
@@ -211,6 +212,7 @@ class _Request:
         process.visits += [] if visit is None else [visit]
         process.next_try = time.monotonic() + _RETRY_SECONDS
         process.patience = time.monotonic() + _STARVED_SECONDS
+        self.end += stalled(time.monotonic() - began, 0.0)
 
     def _lock(self, process: _OpenProcess) -> None:
         """Lock the process against other injectors. The kernel releases the lock when this process ends."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from breakranks.inject import mailbox
-from breakranks.inject.inject_errors import InjectError
+from breakranks.inject.inject_errors import GilHeld, InjectError, InjectTimeout
 from breakranks.inject.run_in_process import ask_many
 from breakranks.introspect import process_answers
 from breakranks.introspect.interpretation import interpret
@@ -88,9 +88,10 @@ def visit(
 
 def _refused(pid: int, torch: bool, error: InjectError) -> VisitResult:
     detail = f"cannot be read: {error.message}"
+    late = isinstance(error, InjectTimeout) and not isinstance(error, GilHeld)
     if torch:
-        return VisitResult(_recorder_problem(pid, detail, error.help))
-    return VisitResult(problem=Problem(f"lock owners and steps of process {pid} {detail}", error.help))
+        return VisitResult(_recorder_problem(pid, detail, error.help)._replace(late=late))
+    return VisitResult(problem=Problem(f"lock owners and steps of process {pid} {detail}", error.help, late=late))
 
 
 def _recorder_problem(pid: int, detail: str, remedy: str = "") -> Problem:

@@ -89,7 +89,7 @@ def sweep(pids: Iterable[int], deadline: float = _DEADLINE_SECONDS) -> tuple[dic
                         left.remove(pid)
                     workers[workers.index(entry)] = (worker, left, buffer, time.monotonic() - away + deadline)
                     continue
-                ended = worker.poll() is not None and chunk in (b"", None)
+                ended = chunk == b"" and worker.poll() is not None  # None: nothing yet, but there may be more
                 if not ended and time.monotonic() - away < until:
                     continue
                 workers.remove(entry)

@@ -147,6 +147,7 @@ class Problem(NamedTuple):
 
     ``recorder_pid`` is the process whose flight recorder cannot be read (0: it is about something else), and ``detail``
     is then the part of ``what`` that follows the name of the process. ``hosts`` have the problem, if there are several.
+    ``late``: a process did not answer in time; asked again, it may.
     """
 
     what: str
@@ -154,6 +155,7 @@ class Problem(NamedTuple):
     recorder_pid: int = 0
     detail: str = ""
     hosts: tuple[str, ...] = ()
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

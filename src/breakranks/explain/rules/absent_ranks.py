@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 
 from breakranks.explain.actions import Action, Advise, RunBreakranks, attach_to
-from breakranks.explain.activity import BUSY_SHARE
+from breakranks.explain.activity import BUSY_SHARE, naps
 from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.causes.collective_causes import (
     GatherAdvice,
@@ -48,6 +46,7 @@ from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Missing
 
 _SHOWN = 6
+_ONE_ODD_SAMPLE = 2  # moves: into it, and back
 _NAP_SHARE = 0.02  # the share of a CPU that a loop with short sleeps takes
 _LOG = Advise(what="log-end")
 
@@ -59,7 +58,7 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
     only_store = all(node.reason == "store" for node in waiting)
     if not waiting:
         # No known framework: are all remaining ranks in one loop, without using a CPU?
-        waiting = [node for node in job.nodes if node.reason == "sleep" and not node.view.moved]
+        waiting = [node for node in job.nodes if node.reason == "sleep" and _stays(node.view)]
         # Ranks in one place may be in several groups, which differ in other evidence.
         if union(waiting) != job.seen or len({_loop(node.view) for node in waiting}) != 1:
             return []
@@ -99,10 +98,18 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
     return found
 
 
+def _stays(view: ProcessView) -> bool:
+    """Whether it has not moved but once: between two short sleeps, a loop may be seen in a function that it calls."""
+    return not view.moved or (view.stands > 0 and view.moves <= _ONE_ODD_SAMPLE)
+
+
 def _loop(view: ProcessView) -> object:
     """What is equal for ranks in one loop. With short sleeps, a rank may be at any line of it."""
     where = view.where
-    if where is None or where.function == "<module>" or (view.left or math.inf) > LONG_SLEEP_SECONDS:
+    if where is None or where.function == "<module>":
+        return where
+    brief = view.left is not None and view.left <= LONG_SLEEP_SECONDS
+    if not brief and (view.thread is None or not naps(view.process, view.thread)):
         return where
     return where.function, where.file
 
