@@ -377,8 +377,8 @@ class WhereEvent(RankState, RankEvent):
 
 
 class AnswerEvent(RankEvent):
-    """What a line has printed. ``cut``: characters that were left out. ``went``: the rank has resumed. ``looked``: the
-    line was evaluated without a stop. ``running``: it was not run, since the rank is not at a prompt."""
+    """What a line has printed. ``cut``: characters that were left out. ``went``: the rank has resumed.
+    ``running``: it was not run, since the rank is not at a prompt."""
 
     event = "answer"
     state: RankState
@@ -387,7 +387,6 @@ class AnswerEvent(RankEvent):
     value: dict[str, Any] | None = None
     error: bool = False
     went: bool = False
-    looked: bool | None = None
     running: bool | None = None
 
 

@@ -521,7 +521,7 @@ def answer(request):
     transports = tuple(
         Transport(hosts=(one,), argv=(*words, one, f"@br1 {nonce} x"), piece=48_000) for one in ("first", "evil")
     )
-    plan = HostPlan(name="exec:x@first,evil", hosts=("first", "evil"), transports=transports)
+    plan = HostPlan(name="exec:x@first,evil", scheme="exec", hosts=("first", "evil"), transports=transports)
     with HostController(plan, nonce=nonce, deadline=60, supply=lambda need: iter(())) as controller:
         assert controller.wait(lambda: len(controller.up) == 2, 60), controller.lost
         ours = controller.connect("first", "/nowhere")

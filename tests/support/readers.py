@@ -73,11 +73,11 @@ def tried(name: str, data: bytes) -> str:
 def _looked_at(snapshot: Snapshot) -> None:
     """Print everything that is shown of a snapshot."""
     from breakranks.explain.collectives.collective_progress import CollectiveProgress
+    from breakranks.explain.collectives.group_progress import standings
     from breakranks.explain.verdict import explain
     from breakranks.show import ps_lines, stack_tree, top_view
     from breakranks.show.collective_lines import collectives_lines
     from breakranks.show.collectives_json import collectives_json
-    from breakranks.show.group_progress import standings
     from breakranks.show.json_output import ps_json, stacks_json, to_text, why_json
     from breakranks.show.terminal_text import TerminalStyle, render
     from breakranks.show.verdict_lines import why_lines

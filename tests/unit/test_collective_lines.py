@@ -16,6 +16,7 @@ from breakranks.cli import main
 from breakranks.errors import UsageError
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
+from breakranks.explain.collectives.group_progress import standings
 from breakranks.explain.collectives.root_causes import causes
 from breakranks.explain.verdict import explain
 from breakranks.jobs.found_jobs import FoundJob, LocalJobs
@@ -23,7 +24,6 @@ from breakranks.rankset import RankSet
 from breakranks.show.call_names import strided
 from breakranks.show.collective_lines import collectives_lines
 from breakranks.show.collectives_json import collectives_json
-from breakranks.show.group_progress import standings
 from breakranks.show.json_output import to_text
 from breakranks.show.terminal_text import TerminalStyle, render
 from breakranks.show.verdict_lines import why_lines

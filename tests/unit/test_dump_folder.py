@@ -21,6 +21,7 @@ from breakranks.observe.recorder.dump_folder import rank_of
 from breakranks.observe.recorder.dump_parse import read
 from breakranks.observe.recorder.safe_unpickle import DumpError, decode
 from breakranks.rankset import RankSet
+from breakranks.show.wording.action_wording import action_text
 from breakranks.show.wording.finding_wording import summary
 from breakranks.snapshot.recorder_tables import Track
 from breakranks.snapshot.snapshot_file import pack, unpack
@@ -51,7 +52,9 @@ def test_a_folder_of_dumps_is_explained(tmp_path: Path, as_json: bool) -> None:
 def test_dumps_may_be_in_folders_of_their_hosts(tmp_path: Path) -> None:
     write(tmp_path / "n1", {rank: MISSING[rank] for rank in (0, 1)}, WORLD)
     write(tmp_path / "n2", {rank: MISSING[rank] for rank in (2, 3)}, WORLD)
-    assert verdict(tmp_path) == ("missing-from-collective", "1")
+    found = explain(load(str(tmp_path))).verdict
+    assert found is not None and (found.kind, found.culprits) == ("missing-from-collective", "1")
+    assert [action_text(action) for action in found.next] == [f"breakranks collectives {tmp_path} --history 8"]
 
 
 class Evil:

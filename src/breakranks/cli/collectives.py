@@ -14,13 +14,13 @@ from breakranks.cli import job_selection, target_args, terminal_output
 from breakranks.cli.exit_status import FOUND, OK
 from breakranks.errors import BreakranksError, UsageError
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
+from breakranks.explain.collectives.group_progress import standings
 from breakranks.explain.collectives.root_causes import causes
 from breakranks.explain.collectives.wait_ages import is_hang
 from breakranks.rankset import ranks_text
 from breakranks.show.choose_groups import choose_groups
 from breakranks.show.collective_lines import collectives_lines, unread
 from breakranks.show.collectives_json import collectives_json
-from breakranks.show.group_progress import standings
 from breakranks.show.json_output import to_text
 from breakranks.snapshot.model import Snapshot
 

@@ -108,7 +108,7 @@ def _watch(
                 sys.stderr.write(f"breakranks: rank {hit.rank}: {hit.text}\n")
                 continue
             count += 1
-            _show(hit, probe, args)
+            _show(hit, args)
     except KeyboardInterrupt:
         if not count:
             raise
@@ -119,7 +119,7 @@ def _watch(
     return OK if count else FOUND
 
 
-def _show(hit: LogpointHit, probe: Logpoint, args: argparse.Namespace) -> None:
+def _show(hit: LogpointHit, args: argparse.Namespace) -> None:
     if args.json:
         values = [{"expression": name, **as_json(folded)} for name, folded in hit.values]
         where = hit.where.plain()

@@ -74,7 +74,7 @@ To use a variable that is named like a command: p why, !go = 3
 """
 
 
-def parse(line: str, focus: RankSet) -> CommandWord:
+def parse(line: str) -> CommandWord:
     """Parse a line. Everything but the commands of the console is for pdb."""
     text = line.strip()
     if not text or text.startswith("#"):

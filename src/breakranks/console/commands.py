@@ -87,7 +87,7 @@ class Console:
 
     def expect(self, line: str) -> Iterator[Outcome]:
         """In a script, wait for the ranks that a line is for. A user types more slowly than ranks arrive."""
-        word = parse(line, self.focus)
+        word = parse(line)
         if word.name == "pdb" and self.options.inspects:
             self._runner.await_breakpoint(word.rest)
         elif word.name == "pdb":
@@ -96,7 +96,7 @@ class Console:
     def execute(self, line: str) -> Iterator[Outcome]:
         """Do one line. Raises UsageError."""
         self.session.drain()
-        word = parse(line, self.focus)
+        word = parse(line)
         if word.name == "pdb":
             self.repeated = line
         action = getattr(self, f"_do_{word.name}")

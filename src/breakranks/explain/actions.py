@@ -40,6 +40,12 @@ class Advise(Action, frozen=True, kw_only=True):
     number: int = 0
 
 
+class FollowRemedy(Action, frozen=True, kw_only=True):
+    """The remedy of an error, which says in its own words what to do."""
+
+    remedy: str
+
+
 def stacks_of(pid: int, *args: str) -> RunBreakranks:
     """Return the command that shows the stacks of one process."""
     return RunBreakranks(command="stacks", pid=pid, args=args)

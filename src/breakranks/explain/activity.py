@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from breakranks.explain.finding_parts import Doing, where_of
-from breakranks.explain.frame_meanings import GLOO_OPS, GLOO_WORK, FrameMeaning, FrameTable
+from breakranks.explain.frame_meanings import GLOO_OPS, GLOO_WORK, UNNAMED_COLLECTIVE, FrameMeaning, FrameTable
 from breakranks.snapshot.code_owner import innermost_own, is_own, native_tail, own_functions
 from breakranks.snapshot.debugger_threads import cut_agent, is_in_agent
 from breakranks.snapshot.model import Call, Frame, Process, Sample, Snapshot, Thread
@@ -90,11 +90,11 @@ class ActivityReader:
         if known is None:
             frames = self._snapshot.stack(thread.stack)
             merged = self._snapshot.stack(thread.native)
-            known = self._known[key] = self._work_out(frames, merged, thread, call, opened)
+            known = self._known[key] = self._work_out(frames, merged, call, opened)
         if self._polls(process, sample, thread, known._replace(call=call)):
             known = known._replace(word="file-lock", op="a loop of its own")
         if known.word == "collective" and known.op in ("", "collective"):
-            known = known._replace(op=self._gloo_operation(sample) or "a collective")
+            known = known._replace(op=self._gloo_operation(sample) or UNNAMED_COLLECTIVE)
         return known._replace(call=call)
 
     def _polls(self, process: Process, sample: Sample, thread: Thread, activity: Activity) -> bool:
@@ -135,7 +135,6 @@ class ActivityReader:
         self,
         frames: tuple[Frame, ...],
         merged: tuple[Frame, ...],
-        thread: Thread,
         call: Call | None,
         opened: _Opened,
     ) -> Activity:

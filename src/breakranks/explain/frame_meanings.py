@@ -41,6 +41,14 @@ def _m(activity: str, file: str, function: str, weight: int, op: str = "") -> Fr
     return FrameMeaning(activity=activity, file=file, function=function, weight=weight, op=op)
 
 
+# Operations that rules tell from others.
+MULTIPROCESSING_POOL, PROCESS_POOL, JOBLIB = POOLS = ("multiprocessing.Pool", "ProcessPoolExecutor", "joblib")
+LOCK, LOGGING_LOCK, IMPORT_LOCK = LOCKS = ("lock", "logging lock", "import lock")
+JOIN, FUTURE, SHUTDOWN, LAST_JOIN = JOINS = (
+    "Thread.join", "Future.result", "ThreadPoolExecutor.shutdown", "waiting for its threads to end",
+)  # fmt: skip
+UNNAMED_COLLECTIVE = "a collective"
+
 _STOP_STATE = r"breakranks/(rank/stop_state|inside/rank/seat)\.py"  # and its name in version 0.1
 _C10D = r"torch/distributed/distributed_c10d\.py"
 _COLLECTIVES = (
@@ -87,16 +95,16 @@ PYTHON: tuple[FrameMeaning, ...] = (
     _m("compile", r"torch/_inductor/.*\.py", r".*compile.*|result|wait|_wait_futures", 66, "inductor"),
     _m("compile", r"triton/(compiler|backends|runtime)/.*\.py", r"compile|make_\w+|_build|build", 66, "triton"),
     _m("compile", r"torch/_dynamo/(convert_frame|eval_frame)\.py", r"_compile|_convert_frame", 30, "torch.compile"),
-    _m("helper-wait", r"multiprocessing/pool\.py", r"get|map|starmap|join|apply|next|wait", 62, "multiprocessing.Pool"),
+    _m("helper-wait", r"multiprocessing/pool\.py", r"get|map|starmap|join|apply|next|wait", 62, MULTIPROCESSING_POOL),
     _m("idle", r"multiprocessing/pool\.py", r"worker|_handle_\w+|_help_stuff_finish|_wait_for_updates", 63, "Pool"),
     _m("helper-wait", r"multiprocessing/(process|popen_\w+)\.py", r"join|wait|poll", 61, "Process.join"),
     _m("helper-wait", r"multiprocessing/queues\.py", r"get|put|_feed|join_thread", 60, "multiprocessing.Queue"),
     _m("idle", r"multiprocessing/queues\.py", r"_feed", 64, "queue feeder"),
     _m("helper-wait", r"multiprocessing/(connection|managers|synchronize)\.py", r".*", 58, "multiprocessing"),
-    _m("helper-wait", r"concurrent/futures/process\.py", r".*", 59, "ProcessPoolExecutor"),
-    _m("idle", r"concurrent/futures/process\.py", r"_process_worker|run|wait_result_broken_or_wakeup", 65, "ProcessPoolExecutor"),
+    _m("helper-wait", r"concurrent/futures/process\.py", r".*", 59, PROCESS_POOL),
+    _m("idle", r"concurrent/futures/process\.py", r"_process_worker|run|wait_result_broken_or_wakeup", 65, PROCESS_POOL),
     _m("idle", r"multiprocessing/managers\.py", r"serve_forever|accepter|serve_client|_run_server", 65, "Manager"),
-    _m("helper-wait", r"joblib/.*\.py", r"retrieve|_retrieve|get_result", 60, "joblib"),
+    _m("helper-wait", r"joblib/.*\.py", r"retrieve|_retrieve|get_result", 60, JOBLIB),
     _m("helper-wait", r"torch/multiprocessing/spawn\.py", r"join|start_processes|spawn", 61, "torch.multiprocessing.spawn"),
     _m("idle", r"torch/_inductor/compile_worker/.*\.py", r".*", 67, "compile worker"),
     _m("subprocess", r"/subprocess\.py", r"run|call|check_call|check_output|wait|_wait|communicate|_communicate|_try_wait", 57,
@@ -106,15 +114,14 @@ PYTHON: tuple[FrameMeaning, ...] = (
     _m("idle", r"concurrent/futures/thread\.py", r"_worker", 52, "thread pool"),
     _m("idle", r"tqdm/_monitor\.py", r"run", 52, "tqdm"),
     _m("idle", r"/threading\.py", r"_thread_wakeup|_Timer_run", 52, "timer"),
-    _m("exit", r"/threading\.py", r"_shutdown", 51, "waiting for its threads to end"),
-    _m("thread-wait", r"/threading\.py", r"join|_wait_for_tstate_lock", 50, "Thread.join"),
-    _m("thread-wait", r"concurrent/futures/_base\.py", r"result|exception|wait|as_completed", 49, "Future.result"),
-    _m("thread-wait", r"concurrent/futures/thread\.py", r"shutdown", 49, "ThreadPoolExecutor.shutdown"),
+    _m("exit", r"/threading\.py", r"_shutdown", 51, LAST_JOIN),
+    _m("thread-wait", r"/threading\.py", r"join|_wait_for_tstate_lock", 50, JOIN),
+    _m("thread-wait", r"concurrent/futures/_base\.py", r"result|exception|wait|as_completed", 49, FUTURE),
+    _m("thread-wait", r"concurrent/futures/thread\.py", r"shutdown", 49, SHUTDOWN),
     _m("thread-wait", r"/queue\.py", r"get|put|join", 48, "queue"),
-    _m("thread-wait", r"/threading\.py", r"wait|wait_for|acquire|__enter__", 47, "lock"),
-    _m("thread-wait", r"logging/__init__\.py", r"acquire|handle|_acquireLock", 46, "logging lock"),
-    _m("thread-wait", r"<frozen importlib\._bootstrap>", r"acquire|__enter__|_lock_unlock_module", 46,
-       "import lock"),
+    _m("thread-wait", r"/threading\.py", r"wait|wait_for|acquire|__enter__", 47, LOCK),
+    _m("thread-wait", r"logging/__init__\.py", r"acquire|handle|_acquireLock", 46, LOGGING_LOCK),
+    _m("thread-wait", r"<frozen importlib\._bootstrap>", r"acquire|__enter__|_lock_unlock_module", 46, IMPORT_LOCK),
     _m("event-loop", r"(asyncio|uvloop|trio|anyio)/.*\.py", r"run_forever|_run_once|run_until_complete|run", 45),
     # The network.
     _m("socket", r"(urllib3|requests|httpx|httpcore|aiohttp|boto3|botocore|s3transfer|grpc|redis|huggingface_hub|fsspec)/.*\.py",

@@ -9,7 +9,7 @@ from breakranks.explain import wait_chains
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress, PendingCall
 from breakranks.explain.finding_parts import CallName
-from breakranks.explain.frame_meanings import PEER, FrameTable
+from breakranks.explain.frame_meanings import PEER, UNNAMED_COLLECTIVE, FrameTable
 from breakranks.explain.process_view import ProcessView, helpers_key
 from breakranks.explain.rank_views import RankViews
 from breakranks.rankset import RankSet
@@ -19,7 +19,7 @@ from breakranks.snapshot.model import Frame, Snapshot
 # Seconds that may pass between a sample and the recorders that are read with it.
 _READ_SKEW_SECONDS = 0.3
 # Collectives that leave no record: gloo's monitored_barrier, a wait for unknown work, other libraries.
-_NOT_RECORDED = frozenset({"monitored_barrier", "wait", "a collective", ""})
+_NOT_RECORDED = frozenset({"monitored_barrier", "wait", UNNAMED_COLLECTIVE, ""})
 HELD_BY_RANK = "held-by-rank"
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from breakranks.explain import wait_chains
 from breakranks.explain.activity import BUSY_SHARE, Activity, ActivityReader, naps
 from breakranks.explain.finding_parts import Doing
-from breakranks.explain.frame_meanings import PEER
+from breakranks.explain.frame_meanings import JOINS, LOCKS, PEER
 from breakranks.snapshot.code_owner import own_functions
 from breakranks.snapshot.model import PROGRESS, Frame, Process, Sample, Snapshot, Thread
 
@@ -22,7 +22,6 @@ _MIN_SPAN_SECONDS = 0.05
 _ANOTHER_SLEEP_SECONDS = 0.05
 _ACTIVE_FIRST = (*sorted(PEER), "prompt", "held", "file-lock", "subprocess", "data-loading", "helper-wait", "compile",
                  "io", "socket", "checkpoint", "compute", "gc", "import", "sleep")  # fmt: skip
-_JOINS = frozenset({"Thread.join", "Future.result", "ThreadPoolExecutor.shutdown", "waiting for its threads to end"})
 _PASSIVE = frozenset({"thread-wait", "idle", "event-loop", "exit", "gil-wait", "unknown"})
 
 
@@ -261,10 +260,10 @@ def _choose(
             return end.thread, end.activity, activity
         return main, activity, None
     others = [(t, a) for t, a in threads[1:] if a.word not in _PASSIVE]
-    if activity.op not in _JOINS:
+    if activity.op not in JOINS:
         # A thread that sleeps in the background says nothing about a lock, a queue or an event.
         others = [(t, a) for t, a in others if a.word != "sleep"]
-    if activity.word == "thread-wait" and activity.op in ("lock", "logging lock", "import lock"):
+    if activity.word == "thread-wait" and activity.op in LOCKS:
         # A thread that also waits for a lock matters more than one that sleeps in the background.
         waiting = [a for _, a in threads[1:] if a.word == "thread-wait" and a.op == activity.op]
         if waiting:

@@ -25,7 +25,7 @@ _EXTRA_SECONDS = 10.0  # for a host, on top of the timeout of its ranks
 
 
 class RemoteRanks:
-    """The agents in the ranks of a target of hosts. ``backend.rank_connection.LocalAgents`` has those of this host."""
+    """The agents in the ranks of a target of hosts. ``backend.found_agents.LocalAgents`` has those of this host."""
 
     rescan = 2.0
 

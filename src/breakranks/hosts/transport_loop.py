@@ -72,7 +72,7 @@ class TransportLoop:
         fanout: int,
         supply: Callable[[dict[str, object]], Iterator[bytes]],
     ) -> None:
-        self._scheme = plan.name.partition(":")[0]
+        self._scheme = plan.scheme
         self._nonce = nonce
         self._deadline = deadline
         self._longer = longer

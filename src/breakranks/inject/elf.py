@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from breakranks.inject.memory_map import Mapping, Maps
+from breakranks.inject.memory_map import Mapping
 
 _PAGE_BYTES = 4096
 _LOAD = 1
@@ -191,7 +191,7 @@ class LoadedLibrary(NamedTuple):
         return any(before[-size] == 0xFF and before[1 - size] >> 3 & 7 == 2 for size in (2, 3, 4, 6, 7))
 
 
-def library(pid: int, maps: Maps, mapping: Mapping) -> LoadedLibrary:
+def library(pid: int, mapping: Mapping) -> LoadedLibrary:
     """Return the library that a mapping is part of; raise OSError or NotElf if its file cannot be read."""
     elf = of(pid, mapping)
     text = next((segment for segment in elf.segments if segment.offset & -_PAGE_BYTES == mapping.offset), None)

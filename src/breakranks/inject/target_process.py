@@ -141,7 +141,7 @@ def _read(pid: int, maps: Maps, memory: Memory) -> TargetProcess:
 
 def _library(pid: int, maps: Maps, mapping: Mapping) -> LoadedLibrary | None:
     try:
-        return elf.library(pid, maps, mapping)
+        return elf.library(pid, mapping)
     except (OSError, NotElf):
         return None
 

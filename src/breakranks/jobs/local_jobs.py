@@ -41,7 +41,7 @@ def find_jobs(table: ProcessTable, *, stack_of: StackOf | None = None) -> LocalJ
     known = Identities(table)
     groups, left_over = _group(table, candidates(table, known))
     found = [_job(table, known, group) for group in _innermost(table, groups)]
-    problems = [_left_over(table, orphans) for orphans in left_over]
+    problems = [_left_over(orphans) for orphans in left_over]
     taken = {rank.pid for job in found for rank in job.ranks}
     suspects = {rank.pid for job in found if job.job.launcher in _MAY_SPAWN for rank in job.ranks}
     unnamed, unnamed_problems = spawn_jobs(table, taken, stack_of, suspects)
@@ -283,7 +283,7 @@ def _with_key(job: Job, key: str) -> Job:
     )
 
 
-def _left_over(table: ProcessTable, orphans: Sequence[RankCandidate]) -> Problem:
+def _left_over(orphans: Sequence[RankCandidate]) -> Problem:
     pids = [orphan.entry.pid for orphan in orphans]
     identity = orphans[0].identity
     many = len(pids) > 1

@@ -35,7 +35,6 @@ class NativeThread(NamedTuple):
     tid: int
     name: str
     gil: bool
-    collecting: bool
     frames: tuple[Frame, ...]
 
 
@@ -126,7 +125,6 @@ def _from_line(line: dict[str, Any]) -> tuple[int, NativeStacks]:
             tid=thread["tid"],
             name=thread["name"],
             gil=thread["gil"],
-            collecting=thread["collecting"],
             frames=tuple(Frame(*frame) for frame in thread["frames"]),
         )
         for thread in line["threads"]
@@ -236,7 +234,6 @@ def _thread(thread: Any) -> dict[str, Any]:
         "tid": thread.tid,
         "name": thread.name or "",
         "gil": bool(thread.holds_the_gil),
-        "collecting": bool(thread.is_gc_collecting),
         "frames": [(f.function, f.file, f.line, f.native) for f in merge(native, python, entries)],
     }
 

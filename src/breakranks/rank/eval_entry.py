@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from breakranks.rank import collective_guard, stuck_device, thread_location, thread_names, value_summary
+from breakranks.rank import collective_guard, stuck_device, thread_location, thread_names, thread_states, value_summary
 from breakranks.rank.captured_output import CapturedOutput
 from breakranks.rank.unload import Unload
 
@@ -44,7 +44,7 @@ def _reply(given: dict[str, Any]) -> dict[str, Any]:
     source = str(given["source"]).strip()
     tree = ast.parse(source)
     ident, frame = _frame(given, tree)
-    names = {"thread": thread_names.numbered_name(ident), "thread_name": thread_names.plain_name(ident)}
+    names = {"thread": thread_names.numbered_name(ident), "thread_name": thread_states.name_of(ident)}
     head = {"where": thread_location.place(frame), **names}
     takers = frozenset(given["takers"]) if given.get("effects") else frozenset()
     refused = collective_guard.precheck(source, frame.f_globals, frame.f_locals, takers)
@@ -103,7 +103,7 @@ def _frame(given: dict[str, Any], tree: ast.AST) -> tuple[int, FrameType]:
     ident = thread_names.find_thread(name)
     top = sys._current_frames().get(ident)
     if top is None:
-        known = ", ".join(thread_names.numbered_name(other) for other in list(thread_names.job_threads())[:20])
+        known = ", ".join(thread_names.numbered_name(other) for other in list(thread_states.others())[:20])
         raise _NoAnswer(f"no thread {name!r} runs Python there; threads: {known}")
     frames = [frame for frame, _ in zip(thread_location.outwards(top), range(_MAX_FRAMES), strict=False)]
     return ident, _chosen(frames, given.get("frame"), tree)

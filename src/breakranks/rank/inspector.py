@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from breakranks.rank import fork_hooks, thread_location, thread_states
-from breakranks.rank.thread_names import find_thread, job_threads, numbered_name, thread_label
+from breakranks.rank.thread_names import find_thread, numbered_name, thread_label
 from breakranks.rank_messages import AnswerEvent
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ class Inspector:
     def _tell(
         self, request: LineRequest, text: str, *, failed: bool, cut: int = 0, value: dict[str, Any] | None = None
     ) -> None:
-        event = AnswerEvent(
-            id=request.number, text=text, cut=cut, value=value, error=failed, looked=True, state=self._agent.state()
-        )
+        event = AnswerEvent(id=request.number, text=text, cut=cut, value=value, error=failed, state=self._agent.state())
         self._agent.server.tell(event, request.client)
 
     # ---- threads
@@ -151,7 +149,7 @@ class Inspector:
     def _threads(self) -> str:
         lines = []
         stop = self._agent.stop_state.stop
-        for ident, frame in list(job_threads().items())[:_MAX_THREADS]:
+        for ident, frame in list(thread_states.others().items())[:_MAX_THREADS]:
             stopped = stop is not None and ident == self._agent.stop_state.thread
             place = stop.where if stop is not None and stopped else thread_location.frames_of(frame, 1)[0]
             mark = "->" if ident == self.thread else "  "
@@ -160,7 +158,7 @@ class Inspector:
         return "\n".join(lines) + "\n"
 
     def _choose(self, name: str) -> tuple[str, bool]:
-        known = job_threads()
+        known = thread_states.others()
         if not name:
             self.chosen = 0
             return f"inspecting {thread_label(self.thread)}\n", False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from types import FrameType
 
 
 def find_thread(name: str) -> int:
@@ -24,27 +22,7 @@ def thread_label(ident: int) -> str:
     return thread.name if thread is not None and names.count(thread.name) == 1 else numbered_name(ident)
 
 
-def plain_name(ident: int) -> str:
-    """The name, or the ident of a thread that has none."""
-    thread = threading._active.get(ident)  # type: ignore[attr-defined]
-    return str(thread.name) if thread is not None else f"thread {ident}"
-
-
 def numbered_name(ident: int) -> str:
     """The name with the thread's number in the kernel."""
     thread = threading._active.get(ident)  # type: ignore[attr-defined]
     return f"{thread.name} ({thread.native_id})" if thread is not None else f"thread {ident}"
-
-
-def job_threads() -> dict[int, FrameType]:
-    """The innermost frames of the threads that run Python, without those of breakranks."""
-    # A loop variable would keep the frame of this function, and with it all others, until Python's collector runs.
-    return {
-        ident: frame
-        for ident, frame in sys._current_frames().items()
-        if not _is_breakranks(threading._active.get(ident))  # type: ignore[attr-defined]
-    }
-
-
-def _is_breakranks(thread: threading.Thread | None) -> bool:
-    return thread is not None and str(thread.name).startswith("breakranks")

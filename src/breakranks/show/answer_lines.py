@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from breakranks.rankset import RankSet, short_text
@@ -403,7 +404,7 @@ def _cut_line(cut: int, indent: str) -> Iterator[Line]:
 
 def _narrower(look: TerminalStyle, by: int) -> TerminalStyle:
     """The same style with less width; a width of 0 stays unlimited."""
-    return TerminalStyle(width=max(look.width - by, 1), full=look.full) if look.width else look
+    return replace(look, width=max(look.width - by, 1)) if look.width else look
 
 
 def _short(ranks: RankSet, look: TerminalStyle, most: int = _SET_CHARACTERS) -> str:

@@ -7,9 +7,9 @@ from collections import Counter
 from breakranks.errors import UsageError
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
+from breakranks.explain.collectives.group_progress import GroupProgress
 from breakranks.rankset import RankSet
 from breakranks.show.call_names import group_name
-from breakranks.show.group_progress import GroupProgress
 from breakranks.show.wording.value_wording import group as group_text
 
 _MAX_LISTED = 12

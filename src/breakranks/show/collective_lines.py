@@ -10,11 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
-from breakranks.explain.collectives.wait_ages import YOUNG_SECONDS, is_young, oldest_wait
-from breakranks.rankset import RankSet
-from breakranks.show.call_names import cut, group_name, rank_cells, short_name
-from breakranks.show.group_lines import group_lines, held_up, history_lines
-from breakranks.show.group_progress import (
+from breakranks.explain.collectives.group_progress import (
     DONE,
     UNDER_WAY,
     GroupProgress,
@@ -22,6 +18,10 @@ from breakranks.show.group_progress import (
     moments,
     transfers,
 )
+from breakranks.explain.collectives.wait_ages import YOUNG_SECONDS, is_young, oldest_wait
+from breakranks.rankset import RankSet
+from breakranks.show.call_names import cut, group_name, rank_cells, short_name
+from breakranks.show.group_lines import group_lines, held_up, history_lines
 from breakranks.show.lost_host_lines import lost_lines
 from breakranks.show.quantities import duration, plural
 from breakranks.show.stack_tree import header, missing_lines, problem_lines, rank_pieces

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
+from breakranks.explain.collectives.group_progress import CallTime, GroupProgress, ProgressRow, moments
 from breakranks.explain.collectives.wait_ages import seconds_since
 from breakranks.rankset import RankSet
 from breakranks.show.collective_lines import unread
-from breakranks.show.group_progress import CallTime, GroupProgress, ProgressRow, moments
 from breakranks.show.json_output import SCHEMA, Object, job_json
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress, PendingCall
+from breakranks.explain.collectives.group_progress import DONE, CallTime, GroupProgress, ProgressRow
 from breakranks.explain.finding_parts import where_of
 from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.call_names import WORLD, call_text, cut, group_name, rank_cells, short_name, strided
-from breakranks.show.group_progress import DONE, CallTime, GroupProgress, ProgressRow
 from breakranks.show.quantities import duration, plural
 from breakranks.show.terminal_text import Line, Piece, TerminalStyle, columns, wrap
 from breakranks.show.wording.grammar import noun, verb

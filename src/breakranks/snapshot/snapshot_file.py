@@ -93,17 +93,6 @@ def load(path: str) -> Snapshot:
         raise SnapshotError(f"{path} {error.message}", error.help) from error
 
 
-def is_snapshot(path: str) -> bool:
-    """Whether a file starts as a snapshot does. The rest of it may be damaged."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        with open(path, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
-        return False
-
-
 def pack(snapshot: Snapshot) -> bytes:
     """Return the bytes of a snapshot file."""
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from breakranks.explain.actions import Action, Advise, RunBreakranks
 from breakranks.explain.collectives import call_facts
 from breakranks.explain.collectives.collective_progress import CollectiveProgress
@@ -97,8 +99,17 @@ def _next(progress: CollectiveProgress, cause: RootCause) -> tuple[Action, ...]:
     unseen = cause.culprits - progress.known
     if unseen:
         return (Advise(what="find-dump", ranks=str(unseen)),)
-    path = next(iter(progress.recorders.values())).source.rpartition("/")[0] or "."
-    return (RunBreakranks(command="collectives", path=path, args=("--history", "8")),)
+    folder = _common_folder([recorder.source for recorder in progress.recorders.values()])
+    return (RunBreakranks(command="collectives", path=folder, args=("--history", "8")),)
+
+
+def _common_folder(paths: list[str]) -> str:
+    """Return the folder of all files: each host may have a folder of its own below it."""
+    folders = [posixpath.dirname(path) for path in paths]
+    try:
+        return posixpath.commonpath(folders) or "."
+    except ValueError:  # absolute paths and relative ones
+        return folders[0] or "."
 
 
 def _classes(progress: CollectiveProgress) -> list[RankClass]:

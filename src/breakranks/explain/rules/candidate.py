@@ -84,7 +84,7 @@ def victims_evidence(job: JobView, nodes: list[RankGroup]) -> tuple[Fact, ...]:
     found: list[Fact] = [
         _in_call(job, alike) for alike in sorted(folded(job, nodes), key=lambda some: -len(union(some)))[:_SHOWN]
     ]
-    limit = _time_limit(job, nodes)
+    limit = _time_limit(nodes)
     return (*found, OwnTimeout(seconds=limit)) if limit is not None else tuple(found)
 
 
@@ -110,7 +110,7 @@ def _in_call(job: JobView, alike: list[RankGroup]) -> RanksWait:
     )
 
 
-def _time_limit(job: JobView, nodes: list[RankGroup]) -> float | None:
+def _time_limit(nodes: list[RankGroup]) -> float | None:
     """Return the seconds until the timeout of the group, from the wait of gloo's worker thread."""
     left = []
     for node in nodes:

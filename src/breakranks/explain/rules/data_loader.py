@@ -25,6 +25,7 @@ from breakranks.explain.causes.helper_causes import (
 )
 from breakranks.explain.diagnosis import CERTAIN, LIKELY
 from breakranks.explain.finding_parts import where_of
+from breakranks.explain.frame_meanings import POOLS
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import ProcessView, inspect_process
 from breakranks.explain.rules import stopped_process
@@ -40,7 +41,6 @@ from breakranks.explain.rules.rank_cause import (
 from breakranks.snapshot.introspection import Loader
 from breakranks.snapshot.model import Process, family
 
-_POOLS = ("multiprocessing.Pool", "ProcessPoolExecutor", "joblib")
 _SERVANTS = ("resource_tracker", "forkserver")
 _SAMPLES_SHOWN = 16
 _COMMANDS_SHOWN = 3
@@ -187,7 +187,7 @@ def _stuck(job: JobView, view: ProcessView, views: list[tuple[Process, ProcessVi
 
 def _lost_task(view: ProcessView, views: list[tuple[Process, ProcessView]]) -> RankCause | None:
     """All workers of a pool are idle while the parent waits: a worker died and its task was lost."""
-    if view.activity.op not in _POOLS or not views:
+    if view.activity.op not in POOLS or not views:
         return None
     if any(its.activity.word not in ("idle", "unknown", "helper-wait", "thread-wait") for _, its in views):
         return None

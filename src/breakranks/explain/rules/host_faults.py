@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from breakranks.explain.actions import Action, Advise, RunShell
+from breakranks.explain.actions import Action, FollowRemedy, RunShell
 from breakranks.explain.causes import Cause
 from breakranks.explain.causes.external_causes import AwaitsAnswers
 from breakranks.explain.causes.file_causes import BlockedBelow, BlockedIo
@@ -88,7 +88,7 @@ def _remedies(hosts: list[Host]) -> tuple[Action, ...]:
     found = tuple(dict.fromkeys(host.remedy for host in hosts if host.remedy))[:_SHOWN]
     if not found:
         return (RunShell(script=f"ping -c 3 {hosts[0].name}"),)
-    return tuple(Advise(what="remedy", path=remedy) for remedy in found)
+    return tuple(FollowRemedy(remedy=remedy) for remedy in found)
 
 
 def lost_ranks(job: JobView) -> RankSet:

@@ -17,6 +17,7 @@ from breakranks.explain.causes.thread_causes import (
 )
 from breakranks.explain.diagnosis import GUESS, LIKELY
 from breakranks.explain.finding_parts import where_of
+from breakranks.explain.frame_meanings import LOCKS
 from breakranks.explain.job_view import JobView
 from breakranks.explain.process_view import ProcessView
 from breakranks.explain.rules.lock_owners import attach
@@ -26,7 +27,6 @@ from breakranks.rankset import RankSet
 from breakranks.snapshot.introspection import ThreadWait
 from breakranks.snapshot.model import Thread
 
-LOCKS = frozenset({"lock", "logging lock", "import lock"})
 _NAMED_THREADS = 5
 Threads = list[tuple[Thread, Activity]]
 

@@ -33,7 +33,7 @@ def plan_command(where: str, template: str, remote: Remote) -> HostPlan:
     need(words[0], "It is the first word of the template. Write its whole path if it is not in PATH.")
     command = remote(PIECE_BYTES)
     transports = (Transport(hosts=(host,), argv=argv_of(words, host, command), piece=PIECE_BYTES) for host in hosts)
-    return HostPlan(name=f"exec:{template}@{where}", hosts=hosts, transports=tuple(transports))
+    return HostPlan(name=f"exec:{template}@{where}", scheme="exec", hosts=hosts, transports=tuple(transports))
 
 
 def argv_of(words: list[str], host: str, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def plan_mpi(path: str, options: TransportOptions, remote: Remote) -> HostPlan:
     transports = (
         Transport(hosts=(host,), argv=(*clean, *start(host, options), *command), piece=PIECE_BYTES) for host in hosts
     )
-    return HostPlan(name=f"mpi:{path}", hosts=hosts, transports=tuple(transports))
+    return HostPlan(name=f"mpi:{path}", scheme="mpi", hosts=hosts, transports=tuple(transports))
 
 
 def read_hostfile(path: str) -> tuple[str, ...]:

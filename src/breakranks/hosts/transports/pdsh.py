@@ -44,7 +44,7 @@ def plan_pdsh(where: str, options: TransportOptions, remote: Remote) -> HostPlan
         Transport(hosts=(host,), argv=(*prefix, *ssh_words(host, number), command), piece=PIECE_BYTES, env=NO_PROMPT)
         for number, host in enumerate(hosts)
     )
-    return HostPlan(name=f"pdsh:{where}", hosts=hosts, transports=tuple(transports))
+    return HostPlan(name=f"pdsh:{where}", scheme="pdsh", hosts=hosts, transports=tuple(transports))
 
 
 def ssh_words(host: str, number: int) -> tuple[str, ...]:

@@ -83,6 +83,7 @@ def plan_slurm(where: str, options: TransportOptions, remote: Remote) -> HostPla
     prefix = _srun(job.number, options)
     return HostPlan(
         name=f"slurm:{where}",
+        scheme="slurm",
         hosts=nodes,
         transports=tuple(_transport(prefix, part, remote) for part in parts),
         lost=lost,

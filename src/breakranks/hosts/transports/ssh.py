@@ -37,7 +37,7 @@ def plan_ssh(where: str, options: TransportOptions, remote: Remote) -> HostPlan:
         Transport(hosts=(host,), argv=(*prefix, "--", host, command), piece=PIECE_BYTES, env=NO_PROMPT)
         for host in hosts
     )
-    return HostPlan(name=f"ssh:{where}", hosts=hosts, transports=tuple(transports))
+    return HostPlan(name=f"ssh:{where}", scheme="ssh", hosts=hosts, transports=tuple(transports))
 
 
 def patience(options: TransportOptions) -> int:

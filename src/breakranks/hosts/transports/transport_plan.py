@@ -46,10 +46,11 @@ class LostHost(Struct, frozen=True, kw_only=True):
 
 
 class HostPlan(Struct, frozen=True, kw_only=True):
-    """How to reach the hosts of a target. ``name``: the target as a user writes it. ``slurm``: the job, and the step or
-    "", whose processes count."""
+    """How to reach the hosts of a target. ``name``: the target as a user writes it. ``scheme``: its first word.
+    ``slurm``: the job, and the step or "", whose processes count."""
 
     name: str
+    scheme: str
     hosts: tuple[str, ...]
     transports: tuple[Transport, ...]
     lost: dict[str, LostHost] = {}

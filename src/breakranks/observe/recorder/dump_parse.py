@@ -184,7 +184,7 @@ class _Maker:
         first = numbers[0]
         rows = [self._operations[index] for index in indexes]
         if numbers != list(range(first, first + len(numbers))):
-            start, rows = self._uneven(numbers, rows, indexes)
+            start, rows = self._uneven(numbers, rows)
             first, indexes = numbers[start], indexes[start:]
         open_calls = [index for index in indexes if not done[index]]
         # Numbers only grow, so the last completed call has the highest.
@@ -200,7 +200,7 @@ class _Maker:
             since=self._columns.created[indexes[0]] * _NANOSECOND,
         )
 
-    def _uneven(self, numbers: list[int], rows: list[int], indexes: list[int]) -> tuple[int, list[int]]:
+    def _uneven(self, numbers: list[int], rows: list[int]) -> tuple[int, list[int]]:
         """The index of the last restart, and the rows since: for numbers that have gaps, repeat or restart."""
         # A group that was destroyed and created again under the same name restarts its numbers.
         start = max((at for at in range(1, len(numbers)) if numbers[at] < numbers[at - 1]), default=0)

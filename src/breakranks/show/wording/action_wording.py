@@ -6,7 +6,7 @@ import re
 import shlex
 from functools import singledispatch
 
-from breakranks.explain.actions import Action, Advise, RunBreakranks, RunShell
+from breakranks.explain.actions import Action, Advise, FollowRemedy, RunBreakranks, RunShell
 from breakranks.show.wording.grammar import listed
 from breakranks.show.wording.value_wording import ranks
 
@@ -24,7 +24,6 @@ ADVICE = {
     "firewalls": "check firewalls and switches between {hosts} (port {number})",
     "find-dump": "check the logs and hosts of {ranks}; a dump would show the last calls",
     "more-hosts": "# more hosts: {number}",
-    "remedy": "{path}",
 }
 _NEEDS_QUOTES = re.compile(r"[|;&<>]")
 
@@ -55,6 +54,11 @@ def _(action: Advise) -> str:
         number=action.number,
     )
     return f"{text}, on {action.host}" if action.host else text
+
+
+@action_text.register
+def _(action: FollowRemedy) -> str:
+    return action.remedy
 
 
 def on_host(host: str, command: str) -> str:
