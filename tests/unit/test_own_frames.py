@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from breakranks.explain.verdict import explain
-from breakranks.explain.wait_chains import said_together
+from breakranks.explain.wait_chains import common_report
 from breakranks.rankset import RankSet
 from breakranks.show.json_output import stacks_json
-from breakranks.show.wording.introspection_wording import said_text
+from breakranks.show.wording.introspection_wording import report_text
 from breakranks.snapshot.debugger_threads import before_agent, cut_agent, is_agent_stack, without_agents
 from breakranks.snapshot.introspection import Introspection, Loop
 from breakranks.snapshot.model import Call, Frame
@@ -118,10 +118,10 @@ def test_a_counter_is_said_once() -> None:
     )
     world.add(world.thread(own("step"), tid=100), inside=Introspection(time=1.0, waits=(), loops=loops))
     process = world.ranks[0].process
-    assert said_text(said_together({0: process}, RankSet([0]))) == "i 3, k 5"
+    assert report_text(common_report({0: process}, RankSet([0]))) == "i 3, k 5"
     other = (loops[0], Loop(tid=100, function="step", file=OWN, names=("i", "k"), values=(4, 5)))
     process = replace(process, inside=Introspection(time=1.0, waits=(), loops=other))
-    assert said_text(said_together({0: process}, RankSet([0]))) == "i 3 in main, i 4 in step, k 5"
+    assert report_text(common_report({0: process}, RankSet([0]))) == "i 3 in main, i 4 in step, k 5"
 
 
 def test_a_file_of_the_job_may_be_called_as_the_debugger_s() -> None:

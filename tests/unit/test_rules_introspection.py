@@ -7,7 +7,7 @@ import pytest
 
 from breakranks.explain.diagnosis import Finding
 from breakranks.explain.verdict import explain
-from breakranks.explain.wait_chains import said_together, spoken
+from breakranks.explain.wait_chains import common_report, reporting_processes
 from breakranks.observe.evidence import as_own, still_so, with_paths
 from breakranks.observe.pyspy_parse import PythonStacks, PythonThread
 from breakranks.rankset import RankSet
@@ -15,7 +15,7 @@ from breakranks.show import json_output as show_json
 from breakranks.show.stack_tree import stacks_lines
 from breakranks.show.terminal_text import TerminalStyle
 from breakranks.show.wording.finding_wording import evidence_lines, next_lines, summary
-from breakranks.show.wording.introspection_wording import said_text
+from breakranks.show.wording.introspection_wording import report_text
 from breakranks.snapshot.introspection import (
     BY_ACQUIRE,
     BY_LOCK,
@@ -287,8 +287,8 @@ def test_a_note_says_what_all_of_a_class_say() -> None:
     for rank in range(3):
         world.add(world.in_all_reduce(), inside=loops(100 + rank, 4, 117 + (rank > 1)))
     snapshot = world.snapshot()
-    assert said_text(said_together(spoken(snapshot), RankSet([0, 1]))) == "epoch 4, step 117"
-    assert said_text(said_together(spoken(snapshot), RankSet([0, 1, 2]))) == "epoch 4, step 117-118"
+    assert report_text(common_report(reporting_processes(snapshot), RankSet([0, 1]))) == "epoch 4, step 117"
+    assert report_text(common_report(reporting_processes(snapshot), RankSet([0, 1, 2]))) == "epoch 4, step 117-118"
     assert "[0-2] (3)  epoch 4, step 117-118" in stacks_of(snapshot)
     assert "[0-2] (3)  epoch 4, step 117-118" in stacks_of(snapshot, flat=True)
     made = show_json.stacks_json(snapshot, threads=True)

@@ -7,7 +7,7 @@ from msgspec import Struct
 from breakranks.explain.actions import Action
 from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.causes.collective_causes import CounterSpan
-from breakranks.explain.causes.thread_causes import SaidWait
+from breakranks.explain.causes.thread_causes import ReportedWait
 from breakranks.explain.finding_parts import CallName, Doing, HeldUp, Subject, WaitPlace, Where
 from breakranks.snapshot.model import Frame
 
@@ -37,11 +37,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     informational: bool = False
 
 
-class SaidTogether(Struct, frozen=True, kw_only=True):
+class CommonReport(Struct, frozen=True, kw_only=True):
     """What introspection shows for all ranks of a class: what they wait for, if it is the same, and their loop
     counters."""
 
-    wait: SaidWait | None = None
+    wait: ReportedWait | None = None
     counters: tuple[CounterSpan, ...] = ()
 
 
@@ -59,7 +59,7 @@ class RankClass(Struct, frozen=True, kw_only=True):
     idle: float | None = None
     where: Where | None = None
     # From introspection: what all of them wait for, and their loop counters.
-    said: SaidTogether | None = None
+    reported: CommonReport | None = None
 
     @property
     def activity(self) -> str:

@@ -26,7 +26,7 @@ class RankViews:
         self.snapshot = snapshot
         self.reader = ActivityReader(snapshot, table)
         self.ranks: dict[int, Rank] = {rank.rank: rank for rank in snapshot.ranks}
-        self.spoke = wait_chains.spoken(snapshot)
+        self.reporting = wait_chains.reporting_processes(snapshot)
         self.views = _views(snapshot, self.reader)
         self.seen = RankSet(self.ranks)
         self.gone = RankSet.parse(",".join(m.ranks for m in snapshot.missing if m.reason in ("exited", "absent")))

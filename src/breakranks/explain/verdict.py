@@ -22,7 +22,7 @@ from breakranks.explain.rules import (
 from breakranks.explain.rules.action_hosts import at_host, to_continue, with_target
 from breakranks.explain.rules.candidate import FindingCandidate, call_of, folded, union, with_reason
 from breakranks.explain.rules.rank_cause import MOVING_SECONDS, SLOW_SECONDS, RankCause
-from breakranks.explain.wait_chains import progress, said_together
+from breakranks.explain.wait_chains import common_report, progress
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Snapshot, last_samples
 
@@ -114,10 +114,10 @@ def _starting(candidate: FindingCandidate, stood: float, classes: tuple[RankClas
 
 def _with_progress(job: JobView, candidate: FindingCandidate) -> FindingCandidate:
     """Return the candidate with the loop counters of its ranks, where introspection shows them."""
-    said = progress(job.spoke, candidate.culprits, candidate.victims)
-    if said is None:
+    counters = progress(job.reporting, candidate.culprits, candidate.victims)
+    if counters is None:
         return candidate
-    return candidate._replace(finding=replace(candidate.finding, evidence=(*candidate.finding.evidence, said)))
+    return candidate._replace(finding=replace(candidate.finding, evidence=(*candidate.finding.evidence, counters)))
 
 
 def _in_motion(job: JobView, candidate: FindingCandidate) -> FindingCandidate:
@@ -253,5 +253,5 @@ def _class(job: JobView, alike: list[RankGroup]) -> RankClass:
         moving=view.moved or (view.busy >= 0.05 and view.activity.word not in PEER),
         idle=job.stands(ranks),
         where=where_of(view.where),
-        said=said_together(job.spoke, ranks),
+        reported=common_report(job.reporting, ranks),
     )

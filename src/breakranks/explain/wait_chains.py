@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from breakranks.explain.activity import Activity
 from breakranks.explain.causes import Fact
 from breakranks.explain.causes.collective_causes import CounterDiffers, CounterSpan, RanksAtSteps, RanksBehind
-from breakranks.explain.causes.thread_causes import SaidWait, WaitedObject
-from breakranks.explain.diagnosis import SaidTogether
+from breakranks.explain.causes.thread_causes import ReportedWait, WaitedObject
+from breakranks.explain.diagnosis import CommonReport
 from breakranks.explain.finding_parts import Where
 from breakranks.rankset import RankSet
 from breakranks.snapshot.introspection import BY_ACQUIRE, ThreadWait
@@ -123,7 +123,7 @@ def differs(name: str, values: dict[int, list[int]]) -> CounterDiffers:
     return CounterDiffers(name=name, values=tuple((value, str(RankSet(ranks))) for value, ranks in some))
 
 
-def spoken(snapshot: Snapshot) -> dict[int, Process]:
+def reporting_processes(snapshot: Snapshot) -> dict[int, Process]:
     """Return the processes of the ranks that were introspected."""
     return {rank.rank: rank.process for rank in snapshot.ranks if rank.process.inside is not None}
 
@@ -180,37 +180,37 @@ def _once(spans: dict[Key, CounterSpan]) -> tuple[CounterSpan, ...]:
     return tuple(dict.fromkeys(shown))[:_SHOWN]
 
 
-def said_together(spoke: dict[int, Process], ranks: RankSet, name: str = "") -> SaidTogether | None:
+def common_report(reporting: dict[int, Process], ranks: RankSet, name: str = "") -> CommonReport | None:
     """Return what introspection shows for all of these ranks: what they wait for, if it is the same, and their
     counters.
 
     ``name`` is that of a thread; by default the main thread.
     """
-    if not spoke or not all(rank in spoke for rank in ranks):
+    if not reporting or not all(rank in reporting for rank in ranks):
         return None
-    processes = [spoke[rank] for rank in ranks]
-    said = []
+    processes = [reporting[rank] for rank in ranks]
+    waits = []
     found: dict[Key, list[int]] = {}
     for process in processes:
         tids = [tid for tid, called in _names(process).items() if called == name] if name else [process.pid]
-        said.append(_said_wait(process, tids[0] if tids else 0))
+        waits.append(_reported_wait(process, tids[0] if tids else 0))
         for key, value in counters(process, tids[0] if tids else -1).items():
             found.setdefault(key, []).append(value)
-    wait = said[0] if said and len(set(said)) == 1 else None
+    wait = waits[0] if waits and len(set(waits)) == 1 else None
     spans = {key: _span_of(key, values) for key, values in found.items() if len(values) == len(processes)}
-    return SaidTogether(wait=wait, counters=_once(spans))
+    return CommonReport(wait=wait, counters=_once(spans))
 
 
-def _said_wait(process: Process, tid: int) -> SaidWait | None:
+def _reported_wait(process: Process, tid: int) -> ReportedWait | None:
     inside = process.inside
     if inside is None:
         return None
     wait = inside.wait_of(tid)
     if wait is not None:
         owner = _names(process).get(wait.owner, "")
-        return SaidWait(wait=waited(wait), owner=owner, own=wait.owner == tid)
+        return ReportedWait(wait=waited(wait), owner=owner, own=wait.owner == tid)
     loader = inside.loader
     if loader is not None and loader.tid == tid and loader.worker >= 0:
-        return SaidWait(batch=loader.batch, worker=loader.worker)
+        return ReportedWait(batch=loader.batch, worker=loader.worker)
     files = [file.path for file in inside.polled if file.tid == tid]
-    return SaidWait(path=files[0]) if files else None
+    return ReportedWait(path=files[0]) if files else None

@@ -165,7 +165,7 @@ class Coordination:
                 stop_notice.say(self._agent, unmet)  # the console ended before it connected
         stop = stop_state.stop
         if stop is not None:
-            if not stop.spoken and stop.count:
+            if not stop.announced and stop.count:
                 stop_notice.announce_late(self._agent, stop, now)
             reason = self._may_go(stop, now)
             if reason:

@@ -28,9 +28,9 @@ def announce(agent: RankAgent, stop: StopInfo) -> None:
         return
     if stop.role == "prompt" and _may_open(agent):
         if agent.me.rank == stop.stoppers.first:
-            stop.spoken = open_console(agent)
+            stop.announced = open_console(agent)
         return
-    stop.spoken = True
+    stop.announced = True
     if len(stop.stoppers) <= _MAX_NOTICES or agent.me.rank == stop.stoppers.first:
         _print(agent, _summary(stop))
 
@@ -41,9 +41,9 @@ def announce_late(agent: RankAgent, stop: StopInfo, now: float) -> None:
     if agent.watched or agent.coordination.off or agent.stop_state.releasing or waited < _FIRST_NOTICE_SECONDS:
         return
     if stop.role == "prompt":
-        stop.spoken = open_console(agent)
-        if not stop.spoken and waited > _LATE_NOTICE_SECONDS:
-            stop.spoken = True
+        stop.announced = open_console(agent)
+        if not stop.announced and waited > _LATE_NOTICE_SECONDS:
+            stop.announced = True
             _print(agent, _summary(stop))
         return
     _announce_held(agent, stop, waited)
@@ -52,13 +52,13 @@ def announce_late(agent: RankAgent, stop: StopInfo, now: float) -> None:
 def _announce_held(agent: RankAgent, stop: StopInfo, waited: float) -> None:
     """Print for a held rank, if the notice of the rank that it is held for goes to another file or does not come."""
     if agent.me.world > _MAX_WORLD and agent.me.local_rank != 0:
-        stop.spoken = True
+        stop.announced = True
         return
     entries = [agent.coordination.stores.entry(rank) for rank in stop.stoppers]
     absent = [entry is None or not entry.get("debugging") for entry in entries]
     if any(absent) and waited < _LATE_NOTICE_SECONDS:
         return
-    stop.spoken = True
+    stop.announced = True
     if any(absent):
         if not open_console(agent):
             hint = f"call it on all ranks, or name the ranks that reach it: breakpoint({agent.me.rank})"
@@ -71,7 +71,7 @@ def _announce_held(agent: RankAgent, stop: StopInfo, waited: float) -> None:
 
 def say(agent: RankAgent, stop: StopInfo) -> None:
     """Print the notice now."""
-    stop.spoken = True
+    stop.announced = True
     _print(agent, _summary(stop))
 
 

@@ -49,7 +49,7 @@ class StopInfo:
     where: dict[str, Any] = field(default_factory=dict)
     inside: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
-    spoken: bool = False  # the stop was announced, or needs no announcement
+    announced: bool = False  # the stop was announced, or needs no announcement
 
 
 @dataclass(slots=True)

@@ -8,11 +8,11 @@ import msgspec
 
 from breakranks.explain.diagnosis import Diagnosis, Finding, RankClass
 from breakranks.explain.finding_parts import Where
-from breakranks.explain.wait_chains import said_together, spoken
+from breakranks.explain.wait_chains import common_report, reporting_processes
 from breakranks.rankset import RankSet
 from breakranks.show.lost_host_lines import lost_hosts
 from breakranks.show.wording.finding_wording import because, evidence_lines, label, next_lines, summary
-from breakranks.show.wording.introspection_wording import said_text
+from breakranks.show.wording.introspection_wording import report_text
 from breakranks.snapshot.debugger_threads import is_agent_thread
 from breakranks.snapshot.host_names import fold
 from breakranks.snapshot.model import Frame, Problem, Process, Snapshot, Thread, family
@@ -104,7 +104,7 @@ def class_json(rank_class: RankClass) -> Object:
         "moving": rank_class.moving,
         "idle": rank_class.idle,
         "where": where_json(rank_class.where),
-        "note": said_text(rank_class.said),
+        "note": report_text(rank_class.reported),
         "doing": msgspec.to_builtins(rank_class.doing),
     }
 
@@ -126,7 +126,7 @@ def stacks_json(
 ) -> Object:
     """Return what ``stacks --json`` prints: the classes with their frames, outermost first. ``threads`` adds every
     thread of every rank."""
-    spoke = spoken(snapshot)
+    reporting = reporting_processes(snapshot)
     made: Object = {
         "schema": SCHEMA,
         "job": job_json(snapshot),
@@ -134,7 +134,7 @@ def stacks_json(
             {
                 "ranks": str(found),
                 "frames": [frame_json(f) for f in frames_of(snapshot, row, full=full)],
-                "note": said_text(said_together(spoke, found)),
+                "note": report_text(common_report(reporting, found)),
             }
             for row, found in classes(snapshot, ranks=ranks, native=native)
         ],

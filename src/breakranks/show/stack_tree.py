@@ -70,12 +70,12 @@ def _notes(snapshot: Snapshot, thread: str = "") -> Callable[[RankSet], str]:
     if all(rank.process.inside is None for rank in snapshot.ranks):
         return _no_notes
     # 10 ms, for what findings are made of.
-    from breakranks.explain.wait_chains import said_together, spoken
-    from breakranks.show.wording.introspection_wording import said_text
+    from breakranks.explain.wait_chains import common_report, reporting_processes
+    from breakranks.show.wording.introspection_wording import report_text
 
-    spoke = spoken(snapshot)
+    reporting = reporting_processes(snapshot)
     name = "" if thread == "main thread" else thread
-    return lambda ranks: said_text(said_together(spoke, ranks, name))
+    return lambda ranks: report_text(common_report(reporting, ranks, name))
 
 
 def header(snapshot: Snapshot, style: TerminalStyle) -> Line:

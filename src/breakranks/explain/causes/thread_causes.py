@@ -104,7 +104,7 @@ class QueueUsers(Fact, frozen=True, kw_only=True):
     threads: tuple[str, ...]
 
 
-class SaidWait(Fact, frozen=True, kw_only=True):
+class ReportedWait(Fact, frozen=True, kw_only=True):
     """What a thread waits for: an object, a file, or a batch of a worker."""
 
     wait: WaitedObject | None = None

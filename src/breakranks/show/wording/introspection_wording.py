@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from breakranks.explain.diagnosis import SaidTogether
+from breakranks.explain.diagnosis import CommonReport
 from breakranks.show.wording.collective_wording import span
-from breakranks.show.wording.thread_wording import said_wait
+from breakranks.show.wording.thread_wording import reported_wait
 
 
-def said_text(said: SaidTogether | None) -> str:
-    if said is None:
+def report_text(report: CommonReport | None) -> str:
+    if report is None:
         return ""
-    wait = [said_wait(said.wait)] if said.wait is not None else []
-    return ", ".join([*wait, *(span(counter, "-", " ") for counter in said.counters)])
+    wait = [reported_wait(report.wait)] if report.wait is not None else []
+    return ", ".join([*wait, *(span(counter, "-", " ") for counter in report.counters)])

@@ -142,7 +142,7 @@ def _(fact: t.QueueUsers) -> str:
 
 
 @fact_text.register
-def said_wait(fact: t.SaidWait) -> str:
+def reported_wait(fact: t.ReportedWait) -> str:
     """Return what a thread waits for, in a few words."""
     if fact.wait is None:
         return f"waits for {fact.path}" if fact.path else f"waits for batch {fact.batch} of worker {fact.worker}"
