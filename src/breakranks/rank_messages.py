@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar
 
 from breakranks.rankset import RankSet
 
+# Commands of pdb that set what ranks stop at. They are for ranks that run as well.
+ARMING = frozenset("b break tbreak cl clear condition ignore enable disable watch unwatch catch".split())
+
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:  # only type checkers need it, and Python 3.10 does not have it

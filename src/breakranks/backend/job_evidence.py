@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from breakranks import __version__
 from breakranks.jobs.found_jobs import FoundJob, FoundRank
-from breakranks.jobs.unreadable_processes import user_name
 from breakranks.observe import kernel_locks, oom_kills, open_files, pyspy_parse
 from breakranks.observe.evidence import (
     ProcessEvidence,
@@ -24,6 +23,7 @@ from breakranks.observe.evidence import (
 )
 from breakranks.observe.process_table import ProcessEntry, ProcessTable, read_table
 from breakranks.observe.redaction import redact
+from breakranks.observe.this_host import user_name
 from breakranks.rankset import RankSet
 from breakranks.snapshot.introspection import Introspection
 from breakranks.snapshot.model import FORMAT_VERSION, Host, Problem, Process, Rank, Snapshot, StackTable

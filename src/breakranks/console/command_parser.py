@@ -6,6 +6,7 @@ import re
 
 from msgspec import Struct
 
+from breakranks.rank_messages import ARMING
 from breakranks.rankset import RankSet
 
 
@@ -37,8 +38,6 @@ _COMMANDS = {
     "kill-job": "kill",
 }
 STEPS = frozenset("n next s step r return unt until j jump c cont continue".split())
-# Commands of pdb that set what ranks stop at. They are for ranks that run as well.
-ARMING = [[name] for name in "b break tbreak cl clear condition ignore enable disable watch unwatch catch".split()]
 # Commands of pdb with which a rank resumes, as it does with `go`.
 RESUMING = [[name] for name in "c cont continue".split()]
 NAMES = (*(name for name in _COMMANDS if len(name) > 1 and name != "EOF"), "all", "rank")
@@ -74,6 +73,11 @@ To use a variable that is named like a command: p why, !go = 3
 """
 
 
+def is_arming(line: str) -> bool:
+    """Whether a line sets what ranks stop at, which is also for ranks that run."""
+    return bool(ARMING.intersection(line.split()[:1]))
+
+
 def parse(line: str) -> CommandWord:
     """Parse a line. Everything but the commands of the console is for pdb."""
     text = line.strip()
@@ -88,7 +92,7 @@ def parse(line: str) -> CommandWord:
     if text == "all" or text.startswith("all "):
         return CommandWord(name="pdb", rest=text[4:].strip(), everyone=True)
     some = _SOME.match(text)
-    if some is not None and text.split()[:1] in ARMING:  # b train.py:30 if loss > 9 on 0-3
+    if some is not None and is_arming(text):  # b train.py:30 if loss > 9 on 0-3
         everyone = some[2] == "all"
         return CommandWord(
             name="pdb", rest=some[1], ranks=None if everyone else RankSet.parse(some[2]), everyone=everyone

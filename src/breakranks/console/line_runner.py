@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from breakranks.console.command_parser import ARMING, CommandWord
+from breakranks.console.command_parser import CommandWord, is_arming
 from breakranks.console.command_results import NEW_LINE, Notice, Outcome
 from breakranks.console.console_options import ConsoleOptions
 from breakranks.console.debug_session import DebugSession, PendingCommand
@@ -65,7 +65,7 @@ class LineRunner:
     def await_breakpoint(self, line: str) -> None:
         """In a script that has sent ranks to a breakpoint, wait until they reach it, unless the line sets another."""
         session = self._session
-        if sets_stop(line):
+        if is_arming(line):
             self.sent = True
             return
         if not self.sent or self.failed or session.debugged <= session.stopped:
@@ -92,7 +92,7 @@ class LineRunner:
         if not options.interactive and not options.inspects and ranks - session.stopped:
             session.wait(lambda: ranks & session.ranks <= session.stopped, options.patience)
             session.drop_events(ranks, "stopped")
-        looks = options.inspects or sets_stop(line)
+        looks = options.inspects or is_arming(line)
         running = (ranks - session.stopped) & session.ranks
         if running and not looks:
             self.failed = self.failed or not options.interactive
@@ -197,8 +197,3 @@ class LineRunner:
             except KeyboardInterrupt:
                 yield NEW_LINE
         yield from news(session, options.patience)
-
-
-def sets_stop(line: str) -> bool:
-    """Whether a line sets what ranks stop at, which is also for ranks that run."""
-    return line.split()[:1] in ARMING

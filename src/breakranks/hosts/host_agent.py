@@ -37,10 +37,9 @@ from breakranks.hosts.host_messages import (
     decode_request,
     encode,
 )
-from breakranks.jobs.unreadable_processes import user_name
 from breakranks.log import configure_relay
 from breakranks.observe.redaction import redact
-from breakranks.observe.this_host import addresses, same_host
+from breakranks.observe.this_host import addresses, same_host, user_name
 
 PATIENCE_SECONDS = 30.0
 _END_SECONDS = 3.0  # for the current request when the controller has gone

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from breakranks.hosts.host_messages import CheckStep
 from breakranks.jobs.found_jobs import LocalJobs
-from breakranks.jobs.unreadable_processes import user_name
 from breakranks.observe import pyspy_parse
 from breakranks.observe.process_table import read_table
 from breakranks.observe.sigcont_guard import Watchdog
+from breakranks.observe.this_host import user_name
 from breakranks.rankset import RankSet, ranks_text
 
 

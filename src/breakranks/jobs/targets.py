@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol, TypeVar
 from breakranks.errors import THIS_BREAKRANKS, ManyJobsError, NoJobError, ProcessError, UsageError
 from breakranks.jobs.found_jobs import FoundJob, FoundRank, LocalJobs
 from breakranks.jobs.local_jobs import find_jobs
-from breakranks.jobs.unreadable_processes import user_name
 from breakranks.observe.process_table import ProcessEntry, ProcessTable
 from breakranks.observe.redaction import redact
+from breakranks.observe.this_host import user_name
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Job
 from breakranks.snapshot.process_command import command_line

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 
 from breakranks.errors import THIS_BREAKRANKS
 from breakranks.observe.process_table import ProcessEntry, ProcessTable
+from breakranks.observe.this_host import user_name
 from breakranks.rankset import RankSet
 from breakranks.snapshot.model import Problem
 
@@ -67,11 +67,3 @@ def pids_text(pids: list[int], limit: int = 8) -> str:
     """Pids, folded, and shortened if there are many."""
     shown = RankSet(pids[:limit])
     return f"{shown} and {len(pids) - limit} more" if len(pids) > limit else str(shown)
-
-
-def user_name(uid: int) -> str:
-    """The name of a user, or the number if there is no name (a user of a container, seen from outside)."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

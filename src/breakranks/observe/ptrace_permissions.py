@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 
 from breakranks.errors import THIS_BREAKRANKS
 from breakranks.observe.process_state import process_state, tracer_of
+from breakranks.observe.this_host import user_name
 from breakranks.snapshot.model import Problem
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
@@ -69,9 +69,9 @@ def denied(pid: int) -> Problem:
             f"Detach that debugger, strace or profiler first (process {tracer}).",
         )
     owner = _owner(pid)
-    if os.geteuid() != 0 and owner not in (None, os.geteuid()):
+    if os.geteuid() != 0 and owner is not None and owner != os.geteuid():
         return Problem(
-            f"process {pid} belongs to another user ({_user(owner)})",
+            f"process {pid} belongs to another user ({user_name(owner)})",
             f"Run as that user or as root: sudo {THIS_BREAKRANKS} …  (uid {owner})",
         )
     scope = _scope()
@@ -102,13 +102,6 @@ def _owner(pid: int) -> int | None:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
-
-
-def _user(uid: int | None) -> str:
-    try:
-        return pwd.getpwuid(uid if uid is not None else -1).pw_name
-    except (KeyError, OverflowError):
-        return f"uid {uid}"
 
 
 def _scope() -> int:

@@ -1,9 +1,10 @@
-"""This host: its addresses, and a key that distinguishes it from others."""
+"""This host: its addresses, its users, and a key that distinguishes it from others."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import pwd
 
 
 def addresses() -> tuple[str, ...]:
@@ -53,3 +54,11 @@ def _lines(path: str) -> list[str]:
             return file.read().splitlines()
     except OSError:
         return []
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, or the number if there is no name (a user of a container, seen from outside)."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)

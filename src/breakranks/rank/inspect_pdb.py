@@ -13,9 +13,9 @@ from breakranks.rank.evaluation_commands import AlreadyReported
 from breakranks.rank.rank_pdb import RankPdb
 from breakranks.rank.running_pdb import RunningPdb
 from breakranks.rank.stop_state import LineRequest
+from breakranks.rank_messages import ARMING
 
 _STEPS = frozenset("n next s step r return c cont continue unt until j jump rv retval debug commands".split())
-_ARMING = frozenset("b break tbreak cl clear condition ignore enable disable watch unwatch catch".split())
 
 
 class InspectPdb(RankPdb):
@@ -42,7 +42,7 @@ class InspectPdb(RankPdb):
 
     def _do(self, line: str) -> None:
         word = self.parseline(line)[0] or ""
-        if word in _ARMING or (word in ("until", "unt") and ":" in line):
+        if word in ARMING or (word in ("until", "unt") and ":" in line):
             text, self._failed = RunningPdb(self.agent).do(line)
             self.message(text.rstrip("\n"))
         elif word in _STEPS:

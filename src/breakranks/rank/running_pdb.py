@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from breakranks.rank import thread_location, thread_states
 from breakranks.rank.rank_pdb import RankPdb
+from breakranks.rank_messages import ARMING
 
 if TYPE_CHECKING:
     from breakranks.rank.agent import RankAgent
 
-_COMMANDS = frozenset(
-    """b break tbreak cl clear condition ignore enable disable until unt watch unwatch catch""".split()
-)
+_COMMANDS = ARMING | {"until", "unt"}
 
 
 class RunningPdb(RankPdb):

@@ -15,7 +15,7 @@ from breakranks.hosts.transports.local_programs import ProgramOutput, ask, need
 from breakranks.hosts.transports.node_sets import checked, hosts_of
 from breakranks.hosts.transports.ssh import INSTALL, NO_PROMPT, leading_options, ssh_arguments
 from breakranks.hosts.transports.transport_plan import PIECE_BYTES, HostPlan, Remote, Transport, TransportOptions
-from breakranks.jobs.unreadable_processes import user_name
+from breakranks.observe.this_host import user_name
 
 _REMEDY = "Install it: apt-get install pdsh, or use ssh: with the same hosts"
 _NO_HOSTS = "Name them: pdsh:n[1-4]. Or write them to a file, one per line, and set WCOLL to its path"
