@@ -245,7 +245,7 @@ def recorded(recording: Recording) -> Result:
     hosts = tuple(f"h{host}" for host in range(1, recording.hosts + 1))
     argv = (sys.executable, str(AGENT), "--play", str(recording.folder), NONCE, str(recording.hosts))
     transport = Transport(hosts=hosts, argv=argv, piece=SHORT_PIECE_BYTES)
-    plan = HostPlan(name=f"slurm:{recording.hosts}", hosts=hosts, transports=(transport,))
+    plan = HostPlan(name=f"slurm:{recording.hosts}", scheme="slurm", hosts=hosts, transports=(transport,))
     step = Timer()
     with step("start"):
         controller = HostController(plan, nonce=NONCE, deadline=DEADLINE, supply=lambda _: iter(())).__enter__()

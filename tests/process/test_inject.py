@@ -307,7 +307,7 @@ def test_vector_and_x87_registers_stay_exact(tmp_path: Path, monkeypatch: pytest
     def spoilt(pid: int) -> run_in_process.target_process.Target:
         found = read(pid)
         mapping = next(one for one in found.maps.libraries() if one.name == "work.so")
-        spoils = elf.library(pid, found.maps, mapping).address("spoils_all")
+        spoils = elf.library(pid, mapping).address("spoils_all")
         assert spoils
         return found._replace(functions={**found.functions, "Py_AddPendingCall": spoils})
 
