@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,8 @@ from .terminals import BREAKRANKS, HERE, Place, line_of
 
 PROGRAM = HERE / "kept_frames_program.py"
 LINE = f"{PROGRAM}:{line_of('waits', PROGRAM)}"
-BLOCK = (
-    "lambda _: open('fifo').close()"  # until the other end is opened: the step has not ended when the console leaves
-)
+# Blocks until the other end is opened, so that the step has not ended when the console is killed.
+BLOCK = "lambda _: (open('blocking', 'w'), open('fifo'))"
 COMMANDS = (
     ["stacks"],
     ["eval", "turn"],
@@ -29,7 +29,7 @@ COMMANDS = (
         "attach",
         *(word for line in ("watch early", "catch ValueError", "n", "n", "s", "locals", "go") for word in ("-c", line)),
     ],
-    ["attach", "--timeout=3", "-c", f"tbreak {LINE}", "-c", "c", "-c", f"p blocks.append({BLOCK})", "-c", "n"],
+    ["attach", "-c", f"tbreak {LINE}", "-c", "c", "-c", f"p blocks.append({BLOCK})", "-c", "n"],
     ["attach", "--no-stop", "-c", "w", "-c", "p early", "-c", "up"],
     ["probe", LINE, "--print", "early", "--times", "2"],
 )
@@ -52,11 +52,15 @@ def test_the_variables_of_a_function_are_freed_when_it_returns(place: Place) -> 
         wait_for(f"turn {turn}", (place.folder / f"ready.{turn}").exists)
 
         # WHEN it is inspected in one of its functions
-        done = subprocess.run(
+        done = place.start(
             [BREAKRANKS, command, f"pid:{program.pid}", *words],
-            env=place.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_SECONDS,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        assert done.returncode == (1 if words[-1:] == ["n"] else 0), done  # 1: a rank has not answered
+        if words[-1:] == ["n"]:
+            wait_for("the step to begin", (place.folder / "blocking").exists)
+            done.kill()
+        shown = done.communicate(timeout=DEADLINE_SECONDS)[0]
+        assert done.returncode == (-signal.SIGKILL if words[-1:] == ["n"] else 0), shown
         wait_for("our threads to have gone", lambda: not threads_of(program.pid, "breakranks"))
         other_end = os.open(fifo, os.O_RDWR)
         (place.folder / f"end.{turn}").touch()

@@ -748,6 +748,25 @@ def test_the_file_that_a_loop_waits_for(program: Callable[[str], Program], tmp_p
     marker.unlink()
 
 
+def test_a_loop_that_tests_a_lock_file_and_creates_it(program: Callable[[str], Program], tmp_path: Path) -> None:
+    lock = tmp_path / "build.lock"
+    lock.touch()
+    one = program(f"""
+        def wait(path):
+            while True:
+                if os.path.exists(path):
+                    time.sleep(0.01)
+                    continue
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+                break
+        wait = __import__("functools").partial(wait, {str(lock)!r})
+    """)
+    one.start("wait", 4)
+    (polled,) = one.look().polled
+    assert (polled.path, polled.kind, polled.sure) == (str(lock), "own", True)
+    lock.unlink()
+
+
 def test_threads_that_have_gone_on_say_nothing_of_where_they_were(program: Callable[[str], Program]) -> None:
     one = program("""
         def stand():

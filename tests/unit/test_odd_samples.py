@@ -246,6 +246,33 @@ def test_each_of_several_stopped_ranks_is_seen_so_twice() -> None:
     assert (diagnosis.verdict, diagnosis.settled) == (None, False)
 
 
+@pytest.mark.parametrize("states", [("ZZ", "SZ"), ("SZ", "ZZ")])
+def test_each_worker_of_several_ranks_is_seen_dead_twice(states: tuple[str, str]) -> None:
+    world = World(span=0.6)
+    for rank, of_worker in enumerate(states):
+        ends = world.thread(own("train", 50), lib("_shutdown_workers", LOADER), call=Call("wait4"))
+        worker = in_states(world.process(900 + rank, (), ()), of_worker)
+        process = world.process(100 + rank, (ends,), (ends,), children=(worker,))
+        world.ranks.append(Rank(rank=rank, host="n1", process=process, local_rank=rank))
+    add(world, *[world.in_all_reduce()] * 2)
+    diagnosis = explain(world.snapshot())
+    assert (diagnosis.verdict, diagnosis.settled) == (None, False)
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(6.0, True), (1.0, False)])
+def test_a_stopped_rank_of_which_no_sample_comes_any_more_stays_stopped(seconds: float, found: bool) -> None:
+    """GIVEN a rank that was stopped in its last sample, some seconds before the newest sample of the others."""
+    world = World(span=6.0)
+    process = in_states(world.process(100, *[(world.thread(own("load")),)] * 2), "ST")
+    first, last = process.samples
+    samples = (first, last._replace(time=1006.0 - seconds))
+    world.ranks.append(Rank(rank=0, host="n1", process=replace(process, samples=samples), local_rank=0))
+    add(world, *[world.in_all_reduce()] * 6)
+    diagnosis = explain(world.snapshot())
+    assert (diagnosis.verdict is not None) == found
+    assert diagnosis.settled == found
+
+
 @pytest.mark.parametrize(
     ("states", "of_rank", "found"),
     [("ZZ", 2, True), ("SZ", 2, False), ("SZ", 4, False), ("ZZ", 4, True), ("Z", 2, False), ("Z", 4, False)],

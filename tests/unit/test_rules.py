@@ -146,10 +146,15 @@ def test_ranks_that_wait_in_one_place_need_not_look_the_same() -> None:
     assert verdict_of(world) == ("rank-exited", "2", "0-1")
 
 
-@pytest.mark.parametrize(("odd", "found"), [({1}, True), ({1, 3}, False), ({4}, False)])
-def test_a_loop_that_polls_may_once_be_seen_in_a_function_that_it_calls(odd: set[int], found: bool) -> None:
+@pytest.mark.parametrize(("odd", "found"), [({1}, True), ({1, 3}, False), ({4}, False), ({0}, False)])
+@pytest.mark.parametrize("left", [0.2, 9.0])
+def test_a_loop_that_polls_may_once_be_seen_in_a_function_that_it_calls(
+    odd: set[int], found: bool, left: float
+) -> None:
+    """Not so a rank that has worked and sleeps now, or one that sleeps long."""
+    found = found and left < 1.0
     world = World(world_size=3, span=40.0)
-    nap = world.thread(own("merge_parts", 17), call=Call("clock_nanosleep", left=0.2), idle=1.0)
+    nap = world.thread(own("merge_parts", 17), call=Call("clock_nanosleep", left=left), idle=1.0)
     calls = world.thread(own("merge_parts", 16), own("path_of", 4), call=None, state="R", idle=0.0)
     for rank in range(2):
         process = world.process(100 + rank, *((calls if rank and at in odd else nap,) for at in range(5)))

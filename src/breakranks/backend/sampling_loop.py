@@ -61,8 +61,10 @@ def sample_until_conclusive(
                 return snapshot, diagnosis
             progress(min(max(diagnosis.wait, interval), left), diagnosis)
             time.sleep(min(max(diagnosis.wait, interval), _MAX_STEP_SECONDS, left))
+            again = native and confirming and _stack_is_late(snapshot)
+            native = native and not again
             sampler.sample(
-                native=native and confirming and _stack_is_late(snapshot),
+                native=again,
                 recorders=inject and (confirming or sampler.sampled % _READ_RECORDERS_EVERY == 0),
             )
 

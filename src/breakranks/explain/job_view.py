@@ -56,11 +56,6 @@ class JobView(RankViews):
         self._mark_callers()
         self.nodes = self._with_inner_places(_without_gpu_waits(self._nodes()))
 
-    @property
-    def sample_count(self) -> int:
-        """The largest number of samples of a rank."""
-        return max((len(rank.process.samples) for rank in self.snapshot.ranks), default=0)
-
     def _nodes(self) -> list[RankGroup]:
         # Ranks with equal evidence share one ProcessView, so the key is computed once for each view.
         shared: dict[tuple[object, object], list[int]] = {}

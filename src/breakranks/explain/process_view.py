@@ -115,7 +115,13 @@ def _progress(process: Process) -> object:
 def helpers_key(process: Process) -> object:
     """Return a key for what the helpers of a process do."""
     return tuple(
-        (child.state, child.python, child.samples[-1].threads[0].stack if _threads(child) else 0, helpers_key(child))
+        (
+            child.state,
+            tuple(sample.state in "TtZX" for sample in child.samples[-2:]),
+            child.python,
+            child.samples[-1].threads[0].stack if _threads(child) else 0,
+            helpers_key(child),
+        )
         for child in process.children
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from breakranks.explain import wait_chains
 from breakranks.explain.activity import ActivityReader
 from breakranks.explain.finding_parts import Subject
@@ -18,6 +20,13 @@ _IDLE_SHARE = 0.05
 _LOCAL = ("/tmp/", "/var/", "/dev/", "/run/", "/proc/", "/sys/")
 
 
+class JobSamples(NamedTuple):
+    """The samples of a job: the largest number that a rank has, and the time of the newest."""
+
+    number: int
+    newest: float
+
+
 class RankViews:
     """A view of every rank, and the facts about ranks that do not depend on other ranks."""
 
@@ -25,6 +34,9 @@ class RankViews:
         snapshot = without_unread_samples(without_agents(snapshot))
         self.snapshot = snapshot
         self.reader = ActivityReader(snapshot, table)
+        samples = [rank.process.samples for rank in snapshot.ranks if rank.process.samples]
+        newest = max((some[-1].time for some in samples), default=0.0)
+        self.sampled = JobSamples(number=max(map(len, samples), default=0), newest=newest)
         self.ranks: dict[int, Rank] = {rank.rank: rank for rank in snapshot.ranks}
         self.reporting = wait_chains.reporting_processes(snapshot)
         self.views = _views(snapshot, self.reader)

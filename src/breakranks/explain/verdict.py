@@ -76,7 +76,7 @@ def _explain(job: JobView) -> Diagnosis:
     held = [
         _with_progress(job, candidate)
         for candidate in proposals
-        if _seconds_held(job, candidate) >= candidate.needs and job.sample_count >= candidate.samples
+        if _seconds_held(job, candidate) >= candidate.needs and job.sampled.number >= candidate.samples
     ]
     if held:
         best = max(held, key=lambda candidate: _rank(job, candidate))

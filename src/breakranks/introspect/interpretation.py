@@ -256,8 +256,10 @@ class _AnswerReader:
                         found[text] = PolledFile(thread.tid, text, "file")
             for path, sure in self._asked.polled.get((file, answered.frame.function), ()):
                 text = _path(answered.values.get(path), pid)
-                if text and (sure or _LOCK_ENDING.search(text)):
-                    found.setdefault(text, PolledFile(thread.tid, text, "own", sure))
+                known = found.get(text)
+                if text and (sure or _LOCK_ENDING.search(text)) and (known is None or known.kind == "own"):
+                    # A loop may test the file as well as create it.
+                    found[text] = PolledFile(thread.tid, text, "own", sure or (known is not None and known.sure))
         return list(found.values())
 
     @staticmethod

@@ -85,15 +85,15 @@ def _agree(python: tuple[Frame, ...], merged: tuple[Frame, ...]) -> bool:
 
 
 def problems_of(seen: list[ProcessEvidence]) -> Iterator[Problem]:
-    """Why the newest sample has no stack, if it has none."""
+    """Why the newest sample has no stack, and the newest C frames could not be read."""
     if not seen:
         return
     last = seen[-1]
     if last.python is not None and last.python.problem is not None:
         yield last.python.problem
-    for evidence in seen:
-        if evidence.native is not None and evidence.native.problem is not None:
-            yield evidence.native.problem
+    native = [evidence.native for evidence in seen if evidence.native is not None]
+    if native and native[-1].problem is not None:
+        yield native[-1].problem
 
 
 def lasting_state(seen: list[ProcessEvidence]) -> str:

@@ -56,7 +56,7 @@ def late(pid: int, deadline: float) -> Problem:
         f"the stack of process {pid} could not be read within {deadline:g} s"
         + (f": {why[state]}" if state in why else ""),
         "Try again. If another debugger is attached, detach it first.",
-        late=True,
+        late=state not in why,
     )
 
 

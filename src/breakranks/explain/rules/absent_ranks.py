@@ -43,10 +43,11 @@ from breakranks.explain.rules.rank_cause import (
 )
 from breakranks.explain.rules.recorded_calls import gather_of, gathers
 from breakranks.rankset import RankSet
+from breakranks.snapshot.code_owner import own_functions
 from breakranks.snapshot.model import Missing
 
 _SHOWN = 6
-_ONE_ODD_SAMPLE = 2  # moves: into it, and back
+_NAP_SECONDS = 3.0  # a longer sleep is not one between two looks
 _NAP_SHARE = 0.02  # the share of a CPU that a loop with short sleeps takes
 _LOG = Advise(what="log-end")
 
@@ -58,7 +59,7 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
     only_store = all(node.reason == "store" for node in waiting)
     if not waiting:
         # No known framework: are all remaining ranks in one loop, without using a CPU?
-        waiting = [node for node in job.nodes if node.reason == "sleep" and _stays(node.view)]
+        waiting = [node for node in job.nodes if node.reason == "sleep" and _stays(job, node.view)]
         # Ranks in one place may be in several groups, which differ in other evidence.
         if union(waiting) != job.seen or len({_loop(node.view) for node in waiting}) != 1:
             return []
@@ -98,9 +99,17 @@ def gone(job: JobView, waiting: list[RankGroup]) -> list[FindingCandidate]:
     return found
 
 
-def _stays(view: ProcessView) -> bool:
-    """Whether it has not moved but once: between two short sleeps, a loop may be seen in a function that it calls."""
-    return not view.moved or (view.stands > 0 and view.moves <= _ONE_ODD_SAMPLE)
+def _stays(job: JobView, view: ProcessView) -> bool:
+    """Whether it has not moved, except in one sample: between two short sleeps, a loop may be seen in a function that
+    it calls."""
+    if not view.moved or view.thread is None or view.stands <= 0:
+        return not view.moved
+    tid = view.thread.tid
+    threads = [thread for sample in view.process.samples for thread in sample.threads if thread.tid == tid]
+    sleeps = [thread.call.left or 0.0 for thread in threads if thread.call is not None]
+    functions = [own_functions(job.snapshot.stack(thread.stack)) for thread in threads]
+    elsewhere = [seen for seen in functions if seen != functions[-1]]
+    return max(sleeps, default=0.0) < _NAP_SECONDS and len(elsewhere) == 1 and elsewhere[0] != functions[0]
 
 
 def _loop(view: ProcessView) -> object:

@@ -130,7 +130,7 @@ def _dead(job: JobView, view: ProcessView, views: list[tuple[Process, ProcessVie
         needs=AT_ONCE_SECONDS,
         where=view.where,
         grounds=("helper-dead",),
-    ).seen_twice(dead[0], "ZX", job.sample_count)
+    ).seen_twice(dead[0], "ZX", job.sampled)
 
 
 def _stuck(job: JobView, view: ProcessView, views: list[tuple[Process, ProcessView]]) -> RankCause | None:
@@ -147,7 +147,7 @@ def _stuck(job: JobView, view: ProcessView, views: list[tuple[Process, ProcessVi
                 needs=AT_ONCE_SECONDS,
                 where=view.where,
                 grounds=("helper-stopped",),
-            ).seen_twice(child, "Tt", job.sample_count)
+            ).seen_twice(child, "Tt", job.sampled)
     working = [(child, its) for child, its in views if its.activity.word not in ("idle", "unknown") and child.python]
     if not working:
         return None

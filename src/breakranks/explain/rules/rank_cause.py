@@ -7,6 +7,7 @@ from typing import NamedTuple
 from breakranks.explain.actions import Action
 from breakranks.explain.causes import Cause, Fact
 from breakranks.explain.diagnosis import LIKELY
+from breakranks.explain.rank_views import JobSamples
 from breakranks.snapshot.model import Frame, Process
 
 # For how many seconds ranks must not have moved before a cause that healthy jobs show too counts as a hang.
@@ -22,6 +23,8 @@ WORKING_SECONDS = 15.0
 # For I/O that is moving bytes.
 MOVING_SECONDS = 30.0
 
+# The last sample of a process is older than the newest one of the job by more if no other comes.
+_OLD_SECONDS = 5.0
 _LINES_CHANGE = frozenset({"busy-loop", "straggler"})
 
 
@@ -47,13 +50,15 @@ class RankCause(NamedTuple):
     # What it is about, if that is not what the thread is blocked on: the path of a lock file.
     about: str = ""
 
-    def seen_twice(self, process: Process, states: str, samples: int) -> RankCause:
-        """Return the cause so that it takes one more sample than the job has (``samples``) if only the last one shows a
-        process in these states: a helper may have ended and its parent be about to collect it."""
-        before = [sample.state for sample in process.samples[:-1]]
-        if not process.samples or (before and before[-1] in states):
+    def seen_twice(self, process: Process, states: str, sampled: JobSamples) -> RankCause:
+        """Return the cause so that it takes one more sample if only the last one shows a process in these states: a
+        helper may have ended and its parent be about to collect it. A process of which no sample comes any more keeps
+        its state."""
+        samples = process.samples
+        twice = len(samples) > 1 and samples[-2].state in states
+        if not samples or twice or samples[-1].time < sampled.newest - _OLD_SECONDS:
             return self
-        return self._replace(samples=samples + 1)
+        return self._replace(samples=sampled.number + 1)
 
     @property
     def place(self) -> object:

@@ -23,7 +23,7 @@ def reason(job: JobView, view: ProcessView) -> RankCause | None:
             needs=AT_ONCE_SECONDS,
             where=view.where,
             grounds=("kernel",),
-        ).seen_twice(view.process, "T", job.sample_count)
+        ).seen_twice(view.process, "T", job.sampled)
     if view.state == "t":
         return RankCause(
             kind="rank-stopped",
