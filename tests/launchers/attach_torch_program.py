@@ -15,6 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from leave_group import leave_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -162,4 +163,4 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", **({"timeout": SHORT} if sys.argv[1] == "timeout" else {}))
     dist.barrier()
     MODES[sys.argv[1]]()
-    dist.destroy_process_group()
+    leave_group()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import torch
+from leave_group import leave_group
 from lightning.fabric import Fabric
 
 import breakranks
@@ -17,6 +18,7 @@ def main() -> None:
     breakranks.breakpoint()
     total = fabric.all_reduce(mine, reduce_op="sum")
     breakranks.print("RESULT", total.item())
+    leave_group()
 
 
 if __name__ == "__main__":

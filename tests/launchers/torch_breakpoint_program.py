@@ -14,6 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from leave_group import leave_group
 from torch.nn.parallel import DistributedDataParallel
 
 import breakranks
@@ -175,7 +176,7 @@ def training() -> None:
     dist.init_process_group("gloo")
     ddp()
     fsdp()
-    dist.destroy_process_group()
+    leave_group()
 
 
 MODES: dict[str, Callable[[], None]] = {"training": training, "timeouts": timeouts, "spawn": spawn}

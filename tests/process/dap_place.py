@@ -96,6 +96,7 @@ while breakranks.rank.api._agent.timeouts.extended:
     time.sleep(0.01)
 print("timeout", group._get_backend(torch.device("cpu")).options._timeout)
 dist.destroy_process_group()
+del group  # ends its thread, which would abort the process if it released a tensor while Python ends
 """
 # The same, as somebody who has never heard of us has it.
 UNPREPARED = PROGRAM.replace("import breakranks\n", "\n").replace("    breakranks.breakpoint(when=False)\n", "\n")
