@@ -3,6 +3,8 @@
 In code: ``breakranks.breakpoint()`` stops a rank at a prompt and holds the others; see docs/breakpoints.md.
 """
 
+from __future__ import annotations
+
 __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING

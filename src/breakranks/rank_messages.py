@@ -10,6 +10,7 @@ to make them takes 7 ms, in which the main thread of a rank stands still at an a
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -89,6 +90,8 @@ def changed(message: Message, **fields: Any) -> Message:
 def _plain(value: object) -> object:
     if isinstance(value, RankMessage):
         return value.plain()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -138,6 +141,32 @@ class ProbedValue(RankMessage):
     cut: int = 0
     value: dict[str, Any] | None = None
     error: str | None = None
+
+
+class FrameVariables(RankMessage):
+    """Variables of one frame of a stack, by their place in it from the outside, each with its value as short text."""
+
+    depth: int
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+class ThreadStack(RankMessage):
+    """A thread: its id in the kernel (0: not known), its name, and the number of its stack in the event."""
+
+    tid: int
+    name: str
+    stack: int
+    variables: tuple[FrameVariables, ...] = ()
+
+
+class ThreadCall(RankMessage):
+    """The line of ``/proc/self/task/TID/syscall`` of a thread, and what is in memory at some addresses in it."""
+
+    tid: int
+    text: str
+    addresses: tuple[int, ...] = ()
+    memory: tuple[bytes, ...] = ()
 
 
 class RankState(RankMessage):
@@ -290,6 +319,34 @@ class StateRequest(RankRequest):
     do = "state"
 
 
+class StacksRequest(RankRequest):
+    """Report the stacks of all threads.
+
+    ``variables``: also short texts of local variables that are plain values: of frames whose file does not match the
+    regular expression ``library``, all of them; of other frames those in ``kept``, each "FUNCTION|PART OF PATH|NAME".
+    ``calls``: also the system calls that threads are in. ``pointers``: what is read with these, each
+    "NUMBER:ARGUMENT:SIZE".
+    """
+
+    do = "stacks"
+    variables: bool = False
+    library: str = ""
+    kept: tuple[str, ...] = ()
+    calls: bool = False
+    pointers: tuple[str, ...] = ()
+
+
+class PayloadRequest(RankRequest):
+    """Run the source of a payload (``rank/payloads``) in a thread of its own, as injected code runs it.
+
+    ``arguments`` is a JSON object.
+    """
+
+    do = "payload"
+    source: str
+    arguments: str = "{}"
+
+
 class ByeRequest(RankRequest):
     """The console leaves. ``armed``: breakpoints still stop."""
 
@@ -311,6 +368,8 @@ _REQUESTS: dict[object, type[RankRequest]] = {
         PatienceRequest,
         DapRequest,
         StateRequest,
+        StacksRequest,
+        PayloadRequest,
         ByeRequest,
     )
 }
@@ -438,6 +497,27 @@ class DoneEvent(RankEvent):
     own: bool | None = None
 
 
+class StacksEvent(RankEvent):
+    """The stacks of all threads, each stack once. A stack is a row of numbers, outermost frame first: an index into
+    ``functions`` and ``files``, and the line, for each frame. ``cut``: frames and threads that were left out."""
+
+    event = "stacks"
+    functions: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    stacks: tuple[tuple[int, ...], ...] = ()
+    threads: tuple[ThreadStack, ...] = ()
+    calls: tuple[ThreadCall, ...] = ()
+    cut: int = 0
+
+
+class PayloadEvent(RankEvent):
+    """The answer of a payload, or the ``error`` that it raised."""
+
+    event = "payload"
+    answer: bytes = b""
+    error: str | None = None
+
+
 class ErrorEvent(RankEvent):
     """A request was not understood."""
 
@@ -456,6 +536,8 @@ EVENTS: dict[object, type[RankEvent]] = {
         ProbeEvent,
         CompletionsEvent,
         DoneEvent,
+        StacksEvent,
+        PayloadEvent,
         ErrorEvent,
     )
 }

@@ -35,12 +35,22 @@ class Nobody:
 
     def run(self, words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
         """Run Python as the user `nobody`, with these arguments."""
-        drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-        env = {"PATH": os.defpath, "HOME": str(self.own), "BREAKRANKS_RUN": str(self.own)}
-        env |= {"PYTHONPATH": str(self.folder / "packages"), "LD_LIBRARY_PATH": str(self.python.parents[1] / "lib")}
         return subprocess.run(
-            [*drop, str(self.python), *words], env=env, cwd="/", capture_output=True, text=True, timeout=timeout
+            self.command(words), env=self.environ(), cwd="/", capture_output=True, text=True, timeout=timeout
         )
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The command that runs Python as the user `nobody`, with these arguments."""
+        return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", str(self.python), *words]
+
+    def environ(self) -> dict[str, str]:
+        """The environment of that command."""
+        env = {"PATH": os.defpath, "HOME": str(self.own), "BREAKRANKS_RUN": str(self.own)}
+        return {
+            **env,
+            "PYTHONPATH": str(self.folder / "packages"),
+            "LD_LIBRARY_PATH": str(self.python.parents[1] / "lib"),
+        }
 
 
 @contextlib.contextmanager

@@ -74,7 +74,8 @@ def test_options_that_are_shown_exist(page: Path) -> None:
     for word, line in commands_shown(page.read_text(encoding="utf-8")):
         # The rest of the line up to another command, a pipe or the remark after it.
         for rest in re.findall(rf"breakranks {word}\b(.*?)(?=\bbreakranks\b|[|`]|\s{{2,}}|$)", line):
-            options = re.findall(r"(?<=\s)--?[a-z][a-z-]*", rest)
+            own = rest.partition(" -- ")[0]  # what follows is the command of a user
+            options = re.findall(r"(?<=\s)--?[a-z][a-z-]*", own)
             if word in COMMANDS and options:
                 module = importlib.import_module(COMMANDS[word][0])
                 known = parser_of(word, module).format_help()

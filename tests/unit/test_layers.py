@@ -36,6 +36,7 @@ MAY_IMPORT = may_import()
 # third-party package: where it may be imported, by path below src/breakranks. Anything else: nowhere.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "msgspec": ("",),
+    "ahocorasick_rs": ("logs/log_scan.py",),
     "pystack": ("observe/",),
     "ClusterShell": ("hosts/transports/",),
     "rich": ("show/", "cli/top.py"),
@@ -50,6 +51,7 @@ PURE_ROOMS: dict[str, set[str]] = {
     "rank_messages": PROCESS_MODULES,
     "machine_suspension": PROCESS_MODULES | {"os"},
     "explain": PROCESS_MODULES | {"os"},
+    "logs": PROCESS_MODULES,  # it reads files
     "snapshot": PROCESS_MODULES,  # it writes its file, so it may know about files
 }
 

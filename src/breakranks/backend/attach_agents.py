@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from breakranks.backend.agent_payloads import ask_many
 from breakranks.backend.found_agents import FoundAgent, LocalAgents
 from breakranks.backend.rank_connection import RankConnection
 from breakranks.backend.rank_decoder import REMEDY, AttachAnswer, read_answer
 from breakranks.inject.inject_errors import GilHeld, InjectError
 from breakranks.inject.rank_agent_modules import bundle
-from breakranks.inject.run_in_process import ask_many
 from breakranks.jobs.found_jobs import FoundJob, FoundRank
 from breakranks.log import Log, milliseconds
 from breakranks.observe.sigcont_guard import Watchdog

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from breakranks.backend.agent_payloads import ask_many
 from breakranks.backend.rank_decoder import REMEDY, EvalFields, read_answer
 from breakranks.errors import UsageError
 from breakranks.inject.inject_errors import InjectError
 from breakranks.inject.rank_agent_modules import bundle
-from breakranks.inject.run_in_process import ask_many
 from breakranks.jobs.found_jobs import FoundJob
 from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.rankset import RankSet

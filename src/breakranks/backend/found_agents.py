@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from breakranks.errors import BreakranksError
+from breakranks.log import Log
 from breakranks.rank import run_dir
 
+_log = Log("backend")
 _CONNECT_SECONDS = 2.0
 _MAX_PLACE_CHARACTERS = 120
 
@@ -83,6 +86,16 @@ def find_agents() -> list[FoundAgent]:
     for job in jobs:
         found += _agents_of(base, job)
     return found
+
+
+def agents_of(pids: Iterable[int]) -> dict[int, FoundAgent]:
+    """Return the agents in these processes, of those that have one."""
+    wanted = set(pids)
+    try:
+        return {agent.pid: agent for agent in find_agents() if agent.pid in wanted} if wanted else {}
+    except BreakranksError as error:
+        _log.info("agents not found", why=error.message)
+        return {}
 
 
 def _agents_of(base: str, job: str) -> list[FoundAgent]:

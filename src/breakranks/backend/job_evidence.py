@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     # Imported only when a process is queried from inside, which most samples of `stacks` do not need.
     from breakranks.introspect.process_queries import VisitResult
 
+_NO_C_FRAMES = Problem(
+    "C frames of ranks that may not be traced. The agents in the ranks have read their Python stacks"
+)
+
 
 class JobEvidence:
     """The evidence of some ranks of a job, to which a sampler adds. ``details``: with helpers, files and locks."""
@@ -45,6 +49,7 @@ class JobEvidence:
         self.times: list[float] = []
         self.visited: dict[int, tuple[VisitResult, pyspy_parse.PythonStacks | None]] = {}
         self.native = False  # C frames were read
+        self.without_c_frames = False  # of a process that may not be traced: its agent has read its stacks
         self._table: ProcessTable | None = None
 
     @property
@@ -104,7 +109,7 @@ class JobEvidence:
             interval=times[-1] - times[0] if times else 0.0,
             native=self.native,
             launcher=launcher,
-            problems=unread,
+            problems=(_NO_C_FRAMES, *unread) if self.without_c_frames else unread,
             groups=groups,
             operations=operations,
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from breakranks.backend.end_job import end_job
 from breakranks.backend.sampler import Sampler
@@ -73,7 +73,7 @@ class LocalBackend:
 
     def find(self) -> LocalJobs:
         """Search for jobs again."""
-        self._found = find_jobs(read_table(), stack_of=threads_of)
+        self._found = find_jobs(read_table(), stack_of=_threads_of)
         return self._found
 
     def jobs(self) -> tuple[LocalJob, ...]:
@@ -86,7 +86,7 @@ class LocalBackend:
         if self._target is None:
             return LocalJob(select(self.find(), key))
         table = read_table()
-        found = find_jobs(table, stack_of=threads_of)
+        found = find_jobs(table, stack_of=_threads_of)
         return LocalJob(job_of_pids(table, self._target.pids, found=found))
 
     def rounds(self, key: str | None, *, patient: bool) -> Iterator[LocalJob]:
@@ -116,3 +116,13 @@ class LocalBackend:
     def _job_with(self, pids: Iterable[int]) -> FoundJob | None:
         known = set(pids)
         return next((job for job in self.find().jobs if known & {rank.pid for rank in job.ranks}), None)
+
+
+def _threads_of(pid: int) -> Sequence[Mapping[str, Any]] | None:
+    """The threads of a process with their variables: by py-spy, or by the agent in a process that may not be traced."""
+    found = threads_of(pid)
+    if found:
+        return found
+    from breakranks.backend import agent_stacks  # few processes are refused
+
+    return agent_stacks.threads_of(pid) or found

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from breakranks.errors import UsageError
-from breakranks.rank_messages import EVENTS, AnswerEvent, ProbeEvent, RankEvent
+from breakranks.rank_messages import EVENTS, AnswerEvent, ProbeEvent, RankEvent, StacksEvent, ThreadCall, ThreadStack
 from breakranks.rankset import MAX_RANK, RankSet
 from breakranks.typed_json import from_plain
 
 REMEDY = "Inspect it from outside: breakranks stacks"
 _LAST_TIME_SECONDS = 1e11  # that a calendar has
 _END_OF_INTEGERS = 1 << 63
+_LAST_LINE = (1 << 31) - 1
 
 Answer = TypeVar("Answer")
 
@@ -98,7 +99,37 @@ def _in_range(message: object) -> bool:
             return False
     if isinstance(message, AnswerEvent):
         return _in_range(message.state)
+    if isinstance(message, StacksEvent):
+        return _are_stacks(message)
     return not isinstance(message, ProbeEvent) or all(_in_range(value) for value in message.values)
+
+
+def _are_stacks(event: StacksEvent) -> bool:
+    """Whether each index of the event is in its table."""
+    codes = len(event.functions)
+    return (
+        codes == len(event.files)
+        and all(_is_stack(stack, codes) for stack in event.stacks)
+        and all(_is_thread(thread, event.stacks) for thread in event.threads)
+        and all(_is_call(call) for call in event.calls)
+    )
+
+
+def _is_stack(stack: tuple[int, ...], codes: int) -> bool:
+    places = all(0 <= code < codes for code in stack[::2])
+    return not len(stack) % 2 and places and all(0 <= line <= _LAST_LINE for line in stack[1::2])
+
+
+def _is_thread(thread: ThreadStack, stacks: tuple[tuple[int, ...], ...]) -> bool:
+    if not (0 <= thread.tid < _END_OF_INTEGERS and 0 <= thread.stack < len(stacks)):
+        return False
+    frames = len(stacks[thread.stack]) // 2
+    return all(0 <= found.depth < frames and len(found.names) == len(found.texts) for found in thread.variables)
+
+
+def _is_call(call: ThreadCall) -> bool:
+    addresses = all(0 <= address < 1 << 64 for address in call.addresses)
+    return 0 <= call.tid < _END_OF_INTEGERS and addresses and len(call.addresses) == len(call.memory)
 
 
 def _is_number(value: int) -> bool:

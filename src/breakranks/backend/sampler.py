@@ -21,7 +21,8 @@ from breakranks.snapshot.debugger_threads import before_agent
 from breakranks.snapshot.model import Frame, Snapshot
 
 if TYPE_CHECKING:
-    # Imported only when a process is queried from inside, which most samples of `stacks` do not need.
+    # Imported only when a process is queried from inside or may not be traced, which most samples do not need.
+    from breakranks.backend.agent_stacks import AgentStacks
     from breakranks.introspect.process_queries import SeenProcess
 
 _log = Log("backend")
@@ -62,6 +63,8 @@ class Sampler:
         self._clean = True
         self._dog: Watchdog | None = None
         self._own_share = _SAMPLE_NANOSECONDS
+        self._agents: AgentStacks | None = None
+        self._by_agent: set[int] = set()  # processes that may not be traced, and have an agent
 
     def __enter__(self) -> Sampler:
         self._dog = Watchdog()
@@ -108,12 +111,14 @@ class Sampler:
         for pid in traced:
             self._dog.guard(pid)
         gently = {pid for pid in traced if states[pid].state in process_state.STILL}
-        python = pyspy_parse.sweep(traced, gently=gently.__contains__, locals=evidence.details) if traced else {}
+        python = self._python_stacks(traced, gently)
+        for pid in self._by_agent.intersection(traced):
+            self._agent_stacks().add_calls(pid, states[pid])
         deep: dict[int, NativeStacks] = {}
+        by_agent = any(python[pid].problem is None for pid in self._by_agent if pid in python)
+        evidence.without_c_frames = evidence.without_c_frames or (native and by_agent)
         if native:
-            deep = self._sweep_native(
-                [pid for pid in traced if states[pid].state not in process_state.STILL], states, python
-            )
+            deep = self._sweep_native([pid for pid in traced if self._has_c_frames(pid, states[pid])], states, python)
         for pid in pids:
             evidence.seen.setdefault(pid, []).append(
                 ProcessEvidence(now, states[pid], python.get(pid), deep.get(pid), *quiet[pid])
@@ -130,6 +135,29 @@ class Sampler:
         stacks = sum(process.problem is None for process in python.values())
         _log.info("sample taken", number=self.sampled, processes=len(pids), stacks=stacks, native=len(deep),
                   inside=recorders, ms=milliseconds(began))  # fmt: skip
+
+    def _python_stacks(self, pids: list[int], gently: set[int]) -> dict[int, pyspy_parse.PythonStacks]:
+        """Return the stacks by py-spy; of processes that may not be traced, from the agents in them."""
+        variables = self._evidence.details
+        traced = [pid for pid in pids if pid not in self._by_agent]
+        found = pyspy_parse.sweep(traced, gently=gently.__contains__, locals=variables) if traced else {}
+        refused = [pid for pid in pids if pid in self._by_agent or found[pid].denied]
+        if refused:
+            by_agent = self._agent_stacks().read(refused, details=variables)
+            self._by_agent = set(by_agent)
+            gone = [pid for pid in refused if pid not in by_agent and pid not in found]
+            found.update(pyspy_parse.sweep(gone, locals=variables) if gone else {})
+            found.update(by_agent)
+        return found
+
+    def _agent_stacks(self) -> AgentStacks:
+        from breakranks.backend.agent_stacks import AgentStacks
+
+        self._agents = self._agents or AgentStacks()
+        return self._agents
+
+    def _has_c_frames(self, pid: int, state: process_state.ProcessState) -> bool:
+        return state.state not in process_state.STILL and pid not in self._by_agent
 
     # ---- which processes
 
@@ -170,6 +198,7 @@ class Sampler:
     def _visit(
         self, states: dict[int, process_state.ProcessState], *, flight: bool, only: list[int] | None = None
     ) -> None:
+        from breakranks.backend.agent_payloads import ask_many
         from breakranks.introspect import process_queries
 
         pids = [rank.pid for rank in self._evidence.ranks] if only is None else only
@@ -178,7 +207,7 @@ class Sampler:
             pids = [pid for pid in pids if pid in states and states[pid].state not in (*process_state.STILL, "Z", "X")]
             held = {pid: name for pid in pids if (name := self._gil_holder(pid))}
             results = process_queries.visit(
-                {pid: self._seen_process(pid) for pid in pids}, held, self._dog, flight=flight
+                {pid: self._seen_process(pid) for pid in pids}, held, self._dog, flight=flight, ask=ask_many
             )
             self._evidence.add_visits(results)
             done |= set(pids)

@@ -30,8 +30,15 @@ MEANINGS = {
     ),
     "eval": ("every rank answered", "the expression failed in at least one rank", "no rank could be queried"),
     "probe": ("a rank reached the line", "no rank reached it in time", "no logpoint could be set"),
+    "logs": ("no failure was found", "a failure was found, or with --grep a line", "no log could be read"),
     "snapshot": ("the file was written", "", "the file was not written"),
     "hosts": ("every host passed every check", "at least one host failed a check", "no host could be reached"),
+    "run": (
+        "the command ended with 0; any other status is the command's own, 128 + N after signal N",
+        "",
+        "the command could not be started, or ended with 2",
+    ),
+    "watch": ("the job has ended", "a hang was reported", "no job was found, or it could not be inspected"),
     "demo": ("the job was explained", "", "the job was not explained"),
 }
 ALWAYS = "Any command: 2 also for wrong options, 130 after Ctrl-C, 141 if its output pipe is closed early."

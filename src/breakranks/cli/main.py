@@ -37,8 +37,11 @@ COMMANDS = {
     "attach": ("breakranks.cli.attach", "inspect, stop and step the ranks of a running job, without preparation"),
     "eval": ("breakranks.cli.eval", "evaluate an expression in running ranks"),
     "probe": ("breakranks.cli.probe", "print expressions each time a rank executes FILE:LINE, without stopping it"),
+    "logs": ("breakranks.cli.logs", "read logs: the first cause, by rank, and what followed from it"),
     "snapshot": ("breakranks.cli.snapshot", "save the evidence of a job (stacks, states, files, locks) to one file"),
     "hosts": ("breakranks.cli.hosts", "check each host: login, Python, processes, ranks, stacks"),
+    "run": ("breakranks.cli.run", "start a job: output by rank, first cause at the end"),
+    "watch": ("breakranks.cli.watch", "watch a running job, and report when it hangs"),
     "demo": ("breakranks.cli.demo", "start a small job that hangs, and explain it"),
 }
 COLLECTOR_THRESHOLDS = (100_000, 50, 100)
@@ -143,8 +146,11 @@ def _dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(f"unknown command {name!r}", _suggestion(name))
     module = importlib.import_module(COMMANDS[name][0])
-    # Intermixed: the target is optional, and options may come between it and the next argument.
-    args = parser_of(name, module).parse_intermixed_args(words[1:])
+    parser = parser_of(name, module)
+    # Intermixed: the target is optional, and options may come between it and the next argument. The words of a user's
+    # command are left alone.
+    parse = parser.parse_args if getattr(module, "TAKES_COMMAND", False) else parser.parse_intermixed_args
+    args = parse(words[1:])
     _start_log(verbose + args.verbose, words)
     fill(args)
     status: int = module.run(args)

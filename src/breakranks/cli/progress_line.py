@@ -26,6 +26,10 @@ class ProgressLine:
         found = diagnosis.verdict or diagnosis.pending
         self(f"watching {max(seconds, 1):.0f} s more: {summary(found) if found is not None else 'nothing found yet'}")
 
+    def reading(self, done: int, total: int) -> None:
+        """Tell how much of the logs has been read."""
+        self(f"reading: {done / 1e6:,.0f} MB" + (f" of {total / 1e6:,.0f} MB" if total >= done else ""))
+
     def done(self) -> None:
         if self._shown:
             self._shown = False

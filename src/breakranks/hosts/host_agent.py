@@ -26,8 +26,8 @@ from breakranks.hosts.host_messages import (
     ClockReply,
     CloseLink,
     Hello,
+    HostLogLine,
     LinkData,
-    LogLine,
     OpenLink,
     Ping,
     Report,
@@ -186,7 +186,7 @@ class HostAgent:
             self._take(request)
 
     def _tell_log(self, time: float, level: int, room: str, pid: int, text: str) -> None:
-        self.tell(LogLine(time=time, level=level, room=room, pid=pid, text=text))
+        self.tell(HostLogLine(time=time, level=level, room=room, pid=pid, text=text))
 
     def _take(self, request: Request) -> None:
         if isinstance(request, Ping):

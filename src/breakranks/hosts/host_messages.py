@@ -252,7 +252,7 @@ class ClockReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class HostLogLine:
     """One line of a host's log, once ``SendLog`` has requested it. ``time`` is by the host's clock."""
 
     time: float
@@ -272,7 +272,7 @@ Report = (
     | HostChecked
     | RequestFailed
     | ClockReply
-    | LogLine
+    | HostLogLine
     | LinkData
     | CloseLink
 )
@@ -305,7 +305,7 @@ REPORTS: dict[str, type[Report]] = {
     "checked": HostChecked,
     "failed": RequestFailed,
     "clock": ClockReply,
-    "log-line": LogLine,
+    "log-line": HostLogLine,
     "data": LinkData,
     "shut": CloseLink,
 }

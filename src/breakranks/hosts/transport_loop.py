@@ -32,8 +32,8 @@ from breakranks.hosts.host_messages import (
     ClockReply,
     CloseLink,
     Hello,
+    HostLogLine,
     LinkData,
-    LogLine,
     Ping,
     Report,
     Request,
@@ -303,7 +303,7 @@ class TransportLoop:
             self._take_hello(host, report)
         elif isinstance(report, ClockReply):
             self._set_clock(host, report)
-        elif isinstance(report, LogLine):
+        elif isinstance(report, HostLogLine):
             self._relay_log(host, report)
         elif isinstance(report, LinkData):
             self._links.deliver(host, report)
@@ -320,7 +320,7 @@ class TransportLoop:
                               why=report.what if isinstance(report, host_messages.RequestFailed) else None,
                               ms=milliseconds(pending.began))  # fmt: skip
 
-    def _relay_log(self, host: HostState, line: LogLine) -> None:
+    def _relay_log(self, host: HostState, line: HostLogLine) -> None:
         """Log a line of a host at the time of this clock, if a log was asked for."""
         host.logged += 1
         if level() == OFF or host.logged > _MAX_LOG_LINES:

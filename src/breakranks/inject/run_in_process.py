@@ -275,7 +275,7 @@ class _Request:
         process.next_try = now + _RETRY_SECONDS
         if now - self.begun > _GIL_CHECK_SECONDS and not process.gil_checked and not process.mailbox.taken():
             process.gil_checked = True
-            holder = _gil_holder(process.pid)
+            holder = gil_holder(process.pid)
             if holder and process_state.thread_state(process.pid, holder.tid) in ("S", "D"):
                 self.answers[process.pid] = GilHeld(process.pid, holder.name or str(holder.tid))
                 return
@@ -317,7 +317,7 @@ class _Request:
                 "Its thread ends when the code returns"
             )
         why = "; its main thread does not return to Python code" if last is None or last.pending else ""
-        holder = _gil_holder(process.pid)
+        holder = gil_holder(process.pid)
         if holder:
             return GilHeld(process.pid, holder.name or str(holder.tid))
         return InjectTimeout(
@@ -373,7 +373,7 @@ def _name(pid: int, tid: str) -> str:
         return ""
 
 
-def _gil_holder(pid: int) -> PythonThread | None:
+def gil_holder(pid: int) -> PythonThread | None:
     """The thread that holds the GIL, if it still holds it a moment later and has not moved: a loop releases the GIL."""
     holders = []
     for _ in range(2):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from breakranks.inject import mailbox
 from breakranks.inject.inject_errors import GilHeld, InjectError, InjectTimeout
@@ -42,6 +42,21 @@ class VisitResult(NamedTuple):
     problem: Problem | None = None
 
 
+class AskMany(Protocol):
+    """Runs a payload in processes, as ``inject.run_in_process.ask_many`` does."""
+
+    def __call__(
+        self,
+        pids: Iterable[int],
+        payload: str,
+        arguments: Mapping[str, object],
+        *,
+        deadline: float,
+        gil_held: Mapping[int, str] | None,
+        dog: Watchdog | None,
+    ) -> dict[int, bytes | InjectError]: ...
+
+
 class SeenProcess(NamedTuple):
     """A process as it was sampled from outside, a moment ago."""
 
@@ -50,12 +65,18 @@ class SeenProcess(NamedTuple):
 
 
 def visit(
-    seen: Mapping[int, SeenProcess], gil_held: Mapping[int, str], dog: Watchdog | None = None, *, flight: bool = True
+    seen: Mapping[int, SeenProcess],
+    gil_held: Mapping[int, str],
+    dog: Watchdog | None = None,
+    *,
+    flight: bool = True,
+    ask: AskMany = ask_many,
 ) -> dict[int, VisitResult]:
     """Read the flight recorder of each process that has torch, and the variables that its stacks make worth reading.
     Processes with neither are not touched.
 
     ``gil_held`` names the thread that holds the GIL in C code, by process: nothing is injected into these processes.
+    ``ask`` runs the payload in them.
     """
     sources = SourceCache()
     asked = {pid: questions(sources, pid, process.started, process.threads) for pid, process in seen.items()}
@@ -67,7 +88,7 @@ def visit(
     # The same request for all processes: ranks run the same files, and a frame that does not occur costs nothing.
     arguments = {"asked": merged(asked.values()), "flight": mailbox.payload("flight_recorder") if with_torch else ""}
     found: dict[int, VisitResult] = {}
-    for pid, answer in ask_many(
+    for pid, answer in ask(
         pids, "frame_values", arguments, deadline=DEADLINE_SECONDS, gil_held=gil_held, dog=dog
     ).items():
         if isinstance(answer, InjectError):

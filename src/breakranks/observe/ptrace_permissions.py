@@ -19,7 +19,7 @@ def refused(pid: int, message: str) -> Problem:
     if process_state(pid) == "Z":
         return Problem(f"process {pid} has exited and is not reaped yet (zombie)")
     lower = message.lower()
-    if _is_denial(lower):
+    if is_denial(message):
         return denied(pid)
     if "python version" in lower or "failed to find" in lower or "libpython" in lower:
         return Problem(
@@ -35,7 +35,7 @@ def for_now(pid: int, message: str) -> bool:
 
     Opening the memory of a process needs the same permission as tracing it, and several processes can do so at once.
     """
-    if not _is_denial(message.lower()):
+    if not is_denial(message):
         return False
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
@@ -44,7 +44,9 @@ def for_now(pid: int, message: str) -> bool:
     return True
 
 
-def _is_denial(message: str) -> bool:
+def is_denial(message: str) -> bool:
+    """Whether a tool was refused the permission to trace."""
+    message = message.lower()
     return "permission" in message or "operation not permitted" in message or "os error 1)" in message
 
 
@@ -57,6 +59,20 @@ def late(pid: int, deadline: float) -> Problem:
         + (f": {why[state]}" if state in why else ""),
         "Try again. If another debugger is attached, detach it first.",
         late=state not in why,
+    )
+
+
+def stopped(pid: int) -> Problem:
+    """The problem with a process that is stopped, so that its agent cannot answer."""
+    return Problem("it is stopped, so its agent cannot answer", f"Continue it: kill -CONT {pid}")
+
+
+def agent_late(pid: int, deadline: float) -> Problem:
+    """The problem with an agent that did not answer, where the process may not be traced."""
+    return Problem(
+        f"its agent did not answer within {deadline:g} s, and {denied(pid).what}",
+        "A thread may hold the GIL in C code: only a tracer can show where. " + denied(pid).remedy,
+        late=True,
     )
 
 

@@ -16,7 +16,18 @@ from breakranks.observe.sigcont_guard import Watchdog
 from breakranks.snapshot.code_owner import is_own
 from breakranks.snapshot.model import PROGRESS, Frame, Problem
 
-__all__ = ["PythonStacks", "PythonThread", "parse", "plain_name", "py_spy", "sweep", "threads_of"]
+__all__ = [
+    "PythonStacks",
+    "PythonThread",
+    "outer_tids",
+    "parse",
+    "plain_name",
+    "py_spy",
+    "renumbered",
+    "sweep",
+    "thread_of",
+    "threads_of",
+]
 _ONE_PROCESS_SECONDS = 5.0
 _log = Log("observe")
 
@@ -33,8 +44,11 @@ class PythonThread(NamedTuple):
 
 
 class PythonStacks(NamedTuple):
+    """``denied``: there is no permission to trace the process."""
+
     threads: tuple[PythonThread, ...]
     problem: Problem | None = None
+    denied: bool = False
 
 
 def sweep(
@@ -63,58 +77,65 @@ def _stacks(answer: PySpyOutput) -> PythonStacks:
     if answer.late:
         return PythonStacks((), ptrace_permissions.late(answer.pid, answer.late))
     if not answer.text.strip():
-        return PythonStacks((), ptrace_permissions.refused(answer.pid, answer.errors))
+        denied = ptrace_permissions.is_denial(answer.errors)
+        return PythonStacks((), ptrace_permissions.refused(answer.pid, answer.errors), denied=denied)
     try:
-        return PythonStacks(_renumbered(answer.pid, parse(answer.text)))
+        return PythonStacks(renumbered(answer.pid, parse(answer.text)))
     except (ValueError, KeyError, TypeError) as error:
         return PythonStacks(
             (), Problem(f"the output of py-spy for process {answer.pid} is invalid: {error}", "Update py-spy.")
         )
 
 
-def _renumbered(pid: int, threads: tuple[PythonThread, ...]) -> tuple[PythonThread, ...]:
-    """Translate thread ids into this PID namespace: py-spy reports those of the target, which may be in another."""
+def renumbered(pid: int, threads: tuple[PythonThread, ...]) -> tuple[PythonThread, ...]:
+    """Translate thread ids into this PID namespace: those of the target may be in another."""
     if not threads or any(thread.tid == pid for thread in threads):
         return threads
-    outer_tids = {}
+    outer = outer_tids(pid)
+    return tuple(thread._replace(tid=outer.get(thread.tid, thread.tid)) for thread in threads)
+
+
+def outer_tids(pid: int) -> dict[int, int]:
+    """Return the ids of the threads of a process in this PID namespace, by those that it has in its own."""
+    found = {}
     try:
         for tid in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{tid}/status") as file:
                 numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), [tid])
-            outer_tids[int(numbers[-1])] = int(tid)
+            found[int(numbers[-1])] = int(tid)
     except OSError:  # a thread or the process has just ended
         pass
-    return tuple(thread._replace(tid=outer_tids.get(thread.tid, thread.tid)) for thread in threads)
+    return found
 
 
 def parse(text: bytes) -> tuple[PythonThread, ...]:
     """Convert the JSON of py-spy to threads: frames outermost first, functions by their plain name."""
-    threads = []
-    for thread in json.loads(text):
-        frames = []
-        kept: dict[str, str] = {}
-        for frame in reversed(thread["frames"]):
-            function = plain_name(frame["name"])
-            file = frame["filename"]
-            frames.append(Frame(function, file, frame["line"]))
-            variables = frame.get("locals") or ()
-            for local in variables:
-                value = safe_locals.keep(function, file, local["name"], local.get("repr") or "")
-                if value is not None:
-                    kept[f"{function}.{local['name']}"] = value
-            if frame.get("locals") is not None and is_own(file):
-                kept[f"{function}.{PROGRESS}"] = safe_locals.progress([local.get("repr") or "" for local in variables])
-        threads.append(
-            PythonThread(
-                tid=thread.get("os_thread_id") or 0,
-                name=thread.get("thread_name") or "",
-                gil=bool(thread["owns_gil"]),
-                frames=tuple(frames),
-                hints=kept,
-                running=bool(thread.get("active")),
-            )
-        )
-    return tuple(threads)
+    return tuple(map(thread_of, json.loads(text)))
+
+
+def thread_of(thread: Mapping[str, Any]) -> PythonThread:
+    """Convert one thread as py-spy reports it."""
+    frames = []
+    kept: dict[str, str] = {}
+    for frame in reversed(thread["frames"]):
+        function = plain_name(frame["name"])
+        file = frame["filename"]
+        frames.append(Frame(function, file, frame["line"]))
+        variables = frame.get("locals") or ()
+        for local in variables:
+            value = safe_locals.keep(function, file, local["name"], local.get("repr") or "")
+            if value is not None:
+                kept[f"{function}.{local['name']}"] = value
+        if frame.get("locals") is not None and is_own(file):
+            kept[f"{function}.{PROGRESS}"] = safe_locals.progress([local.get("repr") or "" for local in variables])
+    return PythonThread(
+        tid=thread.get("os_thread_id") or 0,
+        name=thread.get("thread_name") or "",
+        gil=bool(thread["owns_gil"]),
+        frames=tuple(frames),
+        hints=kept,
+        running=bool(thread.get("active")),
+    )
 
 
 def plain_name(name: str) -> str:

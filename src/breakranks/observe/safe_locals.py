@@ -54,6 +54,11 @@ def progress(values: list[str]) -> str:
     return blake2b("\0".join(plain).encode(errors="replace"), key=_KEY, digest_size=4).hexdigest()
 
 
+def kept_names() -> tuple[str, ...]:
+    """Return the variables of libraries that are kept, as ``rank_messages.StacksRequest`` has them."""
+    return tuple(f"{function}|{path}|{name}" for function, path, names in _KEPT for name in names)
+
+
 def keep(function: str, file: str, name: str, text: str) -> str | None:
     """Return the value to keep, or None. ``text`` is the representation that py-spy prints."""
     for kept, path, names in _KEPT:

@@ -7,9 +7,11 @@ sleeps for an hour.
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
+from collections.abc import Callable
 
 from breakranks.observe.process_memory import peek
 from breakranks.snapshot.model import Call
@@ -50,6 +52,14 @@ _RESTARTED = {"futex": "futex", "hrtimer_nanosleep": "clock_nanosleep", "do_nano
 _PATH_CALLS = {"open": 0, "openat": 1, "stat": 0, "lstat": 0, "newfstatat": 1, "access": 0, "rename": 0,
                "unlink": 0, "mkdir": 0}  # fmt: skip
 _MAX_PATH_BYTES = 4096
+_READ_PATH_BYTES = 512  # by an agent
+# By call: the arguments that are addresses of what is read here, each with its size.
+_POINTERS: dict[str, tuple[tuple[int, int], ...]] = {
+    "nanosleep": ((0, 16),), "clock_nanosleep": ((2, 16),), "futex": ((3, 16),), "select": ((1, 128), (4, 16)),
+    "pselect6": ((1, 128), (4, 16)), "poll": ((0, 4),), "ppoll": ((0, 4), (2, 16)),
+    "restart_syscall": ((0, 4), (2, 16), (3, 16)),
+}  # fmt: skip
+MemoryReader = Callable[[int, int], bytes]  # of an address and a size; no bytes where they cannot be read
 _FUTEX_BITSET = 9
 _FUTEX_REALTIME = 256
 _TIMER_ABSTIME = 1
@@ -81,19 +91,52 @@ def read(pid: int, tid: int, names: dict[int, str], idle: float | None, wchan: s
     """Return the call that a thread is in now, or None if it runs or reading it is not permitted."""
     try:
         with open(f"/proc/{pid}/task/{tid}/syscall") as file:
-            parsed = parse(file.read(), names)
+            text = file.read()
     except OSError:
         return None
+    return call_of(pid, text, names, idle, wchan, functools.partial(peek, pid))
+
+
+def call_of(
+    pid: int, text: str, names: dict[int, str], idle: float | None, wchan: str, memory: MemoryReader
+) -> Call | None:
+    """Return the call in the text of such a file. ``memory`` reads from an address of the process."""
+    parsed = parse(text, names)
     if parsed is None:
         return None
-
     name, arguments = parsed
     if name == "restart_syscall":
         name = next((call for start, call in _RESTARTED.items() if wchan.startswith(start)), name)
-    return Call(name, _fd(pid, name, arguments), _left(pid, name, arguments, idle), _path(pid, name, arguments))
+    return Call(
+        name, _fd(memory, name, arguments), _left(memory, name, arguments, idle), _path(pid, memory, name, arguments)
+    )
 
 
-def _path(pid: int, name: str, arguments: tuple[int, ...]) -> str:
+def are_hidden(pid: int) -> bool:
+    """Whether the calls of a living process may not be read."""
+    try:
+        with open(f"/proc/{pid}/syscall"):
+            return False
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+def pointers(names: dict[int, str]) -> tuple[str, ...]:
+    """Return what is read from the memory of a process, as ``rank/thread_calls`` has it: NUMBER:ARGUMENT:SIZE."""
+    return tuple(
+        f"{number}:{argument}:{size}"
+        for number, name in names.items()
+        for argument, size in (*_POINTERS.get(name, ()), *_path_pointer(name))
+    )
+
+
+def _path_pointer(name: str) -> tuple[tuple[int, int], ...]:
+    return ((_PATH_CALLS[name], _READ_PATH_BYTES),) if name in _PATH_CALLS else ()
+
+
+def _path(pid: int, memory: MemoryReader, name: str, arguments: tuple[int, ...]) -> str:
     """The file that a call names by its path: opening a FIFO, or a file on a dead server, blocks."""
     index = _PATH_CALLS.get(name)
     if index is None:
@@ -101,7 +144,7 @@ def _path(pid: int, name: str, arguments: tuple[int, ...]) -> str:
     # Read in small pieces: the path may end just before a page that is not mapped.
     found = b""
     while len(found) < _MAX_PATH_BYTES and b"\0" not in found:
-        piece = peek(pid, arguments[index] + len(found), 64 - (arguments[index] + len(found)) % 64)
+        piece = memory(arguments[index] + len(found), 64 - (arguments[index] + len(found)) % 64)
         if not piece:
             break
         found += piece
@@ -114,32 +157,32 @@ def _path(pid: int, name: str, arguments: tuple[int, ...]) -> str:
     return path
 
 
-def _fd(pid: int, name: str, arguments: tuple[int, ...]) -> int:
+def _fd(memory: MemoryReader, name: str, arguments: tuple[int, ...]) -> int:
     if name in FILE_CALLS and arguments[0] < _MAX_FD:
         return arguments[0]
     if name in ("poll", "ppoll") and arguments[1] == 1:
-        data = peek(pid, arguments[0], 4)
+        data = memory(arguments[0], 4)
         return struct.unpack("i", data)[0] if data else -1
     if name in ("select", "pselect6") and 0 < arguments[0] <= 1024:
-        return _lone_bit(pid, arguments[1], arguments[0])
+        return _lone_bit(memory, arguments[1], arguments[0])
     return -1
 
 
-def _lone_bit(pid: int, address: int, count: int) -> int:
+def _lone_bit(memory: MemoryReader, address: int, count: int) -> int:
     """The only descriptor in the read set of a select; -1 if there are none or several."""
     if not address:
         return -1
-    data = peek(pid, address, (count + 63) // 64 * 8)
+    data = memory(address, (count + 63) // 64 * 8)
     bits = int.from_bytes(data, "little") & ((1 << count) - 1)
     return bits.bit_length() - 1 if bits.bit_count() == 1 else -1
 
 
-def _left(pid: int, name: str, arguments: tuple[int, ...], idle: float | None) -> float | None:
+def _left(memory: MemoryReader, name: str, arguments: tuple[int, ...], idle: float | None) -> float | None:
     """Seconds until the call times out. For a relative timeout, the rest after ``idle`` seconds."""
     waited = idle or 0.0
     if name == "clock_nanosleep":
         clock, flags, address = arguments[:3]
-        length = _timespec(pid, address)
+        length = _timespec(memory, address)
         if length is None:
             return None
         if flags & _TIMER_ABSTIME:
@@ -149,7 +192,7 @@ def _left(pid: int, name: str, arguments: tuple[int, ...], idle: float | None) -
         operation, address = arguments[1] & 0x7F, arguments[3]
         if not address or operation not in (0, _FUTEX_BITSET):
             return None
-        length = _timespec(pid, address)
+        length = _timespec(memory, address)
         if length is None:
             return None
         if operation == _FUTEX_BITSET:
@@ -163,12 +206,12 @@ def _left(pid: int, name: str, arguments: tuple[int, ...], idle: float | None) -
     where = {"nanosleep": 0, "select": 4, "pselect6": 4, "ppoll": 2}.get(name)
     if where is None or not arguments[where]:
         return None
-    length = _timespec(pid, arguments[where], micro=name == "select")
+    length = _timespec(memory, arguments[where], micro=name == "select")
     return None if length is None else max(0.0, length - waited)
 
 
-def _timespec(pid: int, address: int, micro: bool = False) -> float | None:
-    data = peek(pid, address, 16)
+def _timespec(memory: MemoryReader, address: int, micro: bool = False) -> float | None:
+    data = memory(address, 16)
     if not data:
         return None
     seconds, fraction = struct.unpack("qq", data)

@@ -27,7 +27,7 @@ from breakranks.rank.stop_state import GONE, StopInfo, StopState
 from breakranks.rank.switch_interval import SwitchInterval, wake_on_time
 from breakranks.rank.unix_server import Client, UnixServer
 from breakranks.rank.unload import wait_for_threads
-from breakranks.rank_messages import CodePlace, RankState, StateEvent
+from breakranks.rank_messages import CodePlace, RankState, StacksRequest, StateEvent
 
 if TYPE_CHECKING:
     from breakranks.rank.rank_pdb import RankPdb
@@ -305,8 +305,12 @@ class RankAgent:
         raise run_dir.NotPrivateFolder(f"{self.path} is removed repeatedly by another process.")
 
     def _handle(self, client: Client, message: dict[str, Any]) -> None:
+        # Stacks are requested again and again, by programs that watch the job: its interval is restored at once.
+        brief = message.get("do") == StacksRequest.do and not self._switch_interval.is_short
         self._switch_interval.begin(time.monotonic())
         handlers.handle(self, client, message)
+        if brief:
+            self._switch_interval.end()
 
     def _gone(self, client: Client) -> None:
         """When the last console has left or died, the rank resumes and does not stop again."""

@@ -137,6 +137,14 @@ def post_mortem(error: BaseException | TracebackType | None = None, *, ranks: Ra
         _keep(agent, trace, "" if isinstance(raised, TracebackType) else _error_text(raised))
 
 
+def preload() -> bool:
+    """Start the agent of this process now, without a stop: consoles then need no permission to trace it.
+
+    Return False where it cannot start; the reason is printed once. ``breakranks run`` calls it in each rank.
+    """
+    return _start() is not None
+
+
 # ---- for attach_entry and the agent
 
 

@@ -25,10 +25,12 @@ from breakranks.rank_messages import (
     HelloRequest,
     InterruptRequest,
     PatienceRequest,
+    PayloadRequest,
     ProbeEvent,
     ProbeRequest,
     RankRequest,
     RunRequest,
+    StacksRequest,
     StateEvent,
     StateRequest,
     WhereEvent,
@@ -176,6 +178,21 @@ def _dap(agent: RankAgent, client: Client, request: DapRequest) -> None:
     agent.server.tell(DoneEvent(id=request.id, **answer), client)
 
 
+def _stacks(agent: RankAgent, client: Client, request: StacksRequest) -> None:
+    """The stacks of all threads, read in the agent's thread."""
+    with fork_hooks.ForksPaused():
+        from breakranks.rank import thread_stacks  # few agents are asked for it
+
+    agent.server.tell(thread_stacks.event_of(request), client)
+
+
+def _payload(agent: RankAgent, client: Client, request: PayloadRequest) -> None:
+    with fork_hooks.ForksPaused():
+        from breakranks.rank import payload_runs  # as in _stacks
+
+    payload_runs.start(agent.server, client, request)
+
+
 def _state(agent: RankAgent, client: Client, request: StateRequest) -> None:
     agent.server.tell(agent.report(StateEvent, id=request.id), client)
 
@@ -197,5 +214,7 @@ _HANDLERS: dict[type[RankRequest], Callable[[RankAgent, Client, Any], None]] = {
     DapRequest: _dap,
     PatienceRequest: _patience,
     StateRequest: _state,
+    StacksRequest: _stacks,
+    PayloadRequest: _payload,
     ByeRequest: _bye,
 }

@@ -32,6 +32,10 @@ class SwitchInterval:
         self._shared: dict[str, Any] = {}  # while the interval is short
         self._until = 0.0
 
+    @property
+    def is_short(self) -> bool:
+        return bool(self._shared)
+
     def begin(self, now: float) -> None:
         self._until = now + _LASTS_SECONDS
         if self._shared:

@@ -27,6 +27,7 @@ class Client:
         self.console = False
         self.probes: list[int] = []  # numbers of its logpoints
         self.polite = False  # its goodbye leaves the breakpoints armed
+        self.blocked = False  # it has not read all that was sent
 
 
 class UnixServer:
@@ -90,8 +91,10 @@ class UnixServer:
 
     def turn(self, pause: float) -> None:
         """Receive and send messages; wait at most ``pause`` seconds for one."""
-        for key, _ in self._selector.select(pause):
+        for key, ready in self._selector.select(pause):
             source: Any = key.fileobj
+            if not ready & selectors.EVENT_READ:
+                continue  # it can be sent more
             if source is self._listener:
                 with fork_hooks.ForksPaused():  # a child closes the connections in the list
                     self._accept()
@@ -159,6 +162,10 @@ class UnixServer:
                     self._drop(client)
             except OSError:
                 client.unsent.clear()  # it has gone; its last messages and its end are still to be read
+            if client in self.clients and client.blocked != bool(client.unsent):
+                client.blocked = bool(client.unsent)
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.blocked else 0)
+                self._selector.modify(client.connection, events)
 
     def _drop(self, client: Client) -> None:
         if client in self.clients:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from breakranks.snapshot.model import Frame
 
-_LIBRARY = re.compile(
+LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/"
     r"|(^|/)lib(64)?/python\d+\.\d+/"
     r"|/python\d+\.\d+/(lib-dynload|asyncio|concurrent|multiprocessing)/"
@@ -32,7 +32,7 @@ def is_own(file: str) -> bool:
     >>> is_own("/home/me/train.py"), is_own("/opt/venv/lib/python3.11/site-packages/torch/nn/modules.py")
     (True, False)
     """
-    return bool(file) and _LIBRARY.search(file) is None
+    return bool(file) and LIBRARY.search(file) is None
 
 
 @lru_cache(maxsize=65536)

@@ -1,0 +1,1 @@
+"""Reading logs: prefixes, tracebacks that are interleaved, known lines, and the first cause. Reads text only."""
