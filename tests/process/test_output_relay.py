@@ -175,6 +175,67 @@ def test_a_progress_bar_is_copied_now_and_then(run: LaunchedRun) -> None:
     assert shown(run) == [f"[{HOST}:0] b"]
 
 
+IGNORING = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, "-c", "print(5)"], {**os.environ, "RANK": "0"})
+try:
+    os.wait()  # until all children have ended
+except ChildProcessError:
+    pass
+"""
+
+
+def test_a_rank_that_cannot_wait_for_children_has_a_relay(run: LaunchedRun) -> None:
+    process, reader = relayed(run, shell=f"{sys.executable} -c '{IGNORING}'; true")
+    process.wait(120)
+    reader.wait(120)
+    assert run.ends(process) == 0
+    assert shown(run) == [f"[{HOST}:0] 5"] and "breakranks:" not in run.text("launcher.err")
+
+
+DAEMON = """
+import os, time
+print("before", flush=True)
+if os.fork() == 0:
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    end = time.monotonic() + 120
+    while not os.path.exists("go") and time.monotonic() < end:
+        time.sleep(0.02)
+    open("gone", "w").close()
+"""
+
+
+def test_a_daemon_does_not_keep_the_output_of_the_launcher_open(run: LaunchedRun) -> None:
+    """GIVEN a forked child that has left its output WHEN its rank ends THEN what reads the launcher's pipe ends too."""
+    process, reader = relayed(run, shell=f"RANK=0 WORLD_SIZE=1 {sys.executable} -c '{DAEMON}'; true")
+    try:
+        assert process.wait(120) == 0
+        reader.wait(90)
+        assert not (run.folder / "gone").exists()
+    finally:
+        (run.folder / "go").touch()
+        wait_for("the daemon to end", (run.folder / "gone").exists)
+    assert run.ends(process) == 0
+    assert shown(run) == [f"[{HOST}:0] before"]
+
+
+def test_what_follows_on_a_truncated_file_is_copied(run: LaunchedRun) -> None:
+    """WHEN a shell in a rank truncates the file, as `echo > /dev/stdout` does THEN the next lines are copied."""
+    words = (
+        "import os, time\nprint('a long line before')\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+        "os.system(': > /dev/stdout')\nprint('after')"
+    )
+    process, reader = relayed(run, shell=f'RANK=0 WORLD_SIZE=1 {sys.executable} -c "{words}"; true')
+    wait_for("the first line to be copied", lambda: shown(run) == [f"[{HOST}:0] a long line before"])
+    (run.folder / "go").touch()
+    assert run.ends(process) == 0
+    reader.wait(120)
+    assert shown(run) == [f"[{HOST}:0] a long line before", f"[{HOST}:0] after"]
+
+
 TEXT = st.text(st.characters(exclude_characters="\n\r"), max_size=300)
 
 

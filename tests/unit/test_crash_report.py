@@ -70,7 +70,12 @@ def test_a_cuda_error_is_said_to_be_on_the_wrong_line() -> None:
 
 
 def traceback(exception: str, line: int, prefix: str = "") -> str:
-    rows = ["Traceback (most recent call last):", f'  File "/job/train.py", line {line}, in step', "    go()", exception]
+    rows = [
+        "Traceback (most recent call last):",
+        f'  File "/job/train.py", line {line}, in step',
+        "    go()",
+        exception,
+    ]
     return "".join(f"{prefix}{row}\n" for row in rows)
 
 
@@ -160,3 +165,14 @@ def test_an_empty_log_has_no_failure(tmp_path: Path) -> None:
     report = written(tmp_path, "")
     assert report.cause is None
     assert "No failure was found" in shown(report)
+
+
+def test_a_syntax_error_of_the_script_has_no_header(tmp_path: Path) -> None:
+    error = '  File "/job/train.py", line 2\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+    cause = written(tmp_path, "step 1\n" + error + error + "E1119 22:00:38.523000 x\n").cause
+    assert cause is not None and cause.raised is not None and cause.where is not None
+    assert (cause.raised.text, cause.where.file, cause.where.line) == (
+        "SyntaxError: invalid syntax",
+        "/job/train.py",
+        2,
+    )

@@ -20,7 +20,7 @@ from breakranks.errors import BreakranksError
 from breakranks.logs import log_blocks, log_sources
 from breakranks.logs.crash_report import CrashReport
 from breakranks.logs.job_logs import GrowingLogs, JobLogs, ReadOptions
-from breakranks.logs.line_prefixes import PrefixReader, time_of
+from breakranks.logs.line_prefixes import PrefixReader, StampMemory, time_of
 from breakranks.logs.line_search import LineFilter, found_lines
 from breakranks.logs.log_blocks import GrowingFile, LogFile
 from breakranks.logs.log_events import LogLine
@@ -129,7 +129,7 @@ def test_of_several_runs_in_a_folder_the_newest_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_what_cannot_be_read_is_a_mistake_of_the_user(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BreakranksError, match="does not exist|has no log files"):
+    with pytest.raises(BreakranksError, match=r"does not exist|has no log files"):
         find_sources([str(tmp_path / name)])
 
 
@@ -143,6 +143,28 @@ def test_a_file_without_permission_is_a_mistake_of_the_user(tmp_path: Path, monk
     monkeypatch.setattr("breakranks.logs.log_blocks.io.FileIO", refused)
     with pytest.raises(BreakranksError, match="cannot be read: Permission denied"):
         read(path)
+
+
+def test_of_several_files_one_that_cannot_be_read_is_left_out_with_a_note(tmp_path: Path) -> None:
+    """GIVEN two files, of which one vanishes before it is read THEN the other is reported."""
+    paths = [written(tmp_path, TRACEBACK.format(key="k").encode(), f"rank{rank}.log") for rank in range(2)]
+    logs = JobLogs(find_sources([str(path) for path in paths]))
+    paths[0].unlink()
+    logs.read()
+    report = logs.report()
+    assert error_of(report) == ("1", "KeyError: 'k'")
+    assert report.problems == (f"{paths[0]} cannot be read: No such file or directory",)
+
+
+def test_error_files_alone_are_a_report(tmp_path: Path) -> None:
+    """GIVEN the error files of torchrun's @record, and no output of the ranks THEN the exceptions are known."""
+    for record in (JOBS / "record").rglob("error.json"):
+        copy = tmp_path / "attempt_0" / record.parent.name / "error.json"
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(record.read_bytes())
+    report = read(tmp_path)
+    assert error_of(report) == ("1", NAN), report
+    assert sum(group.count for group in report.last.groups) == 3
 
 
 # ---- blocks
@@ -284,7 +306,7 @@ PREFIXES = {
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_prefix_tells_the_rank_and_is_no_text(prefix: str) -> None:
-    body = TRACEBACK.format(key="k").splitlines() + ["", "step 3 loss 0.1"]
+    body = [*TRACEBACK.format(key="k").splitlines(), "", "step 3 loss 0.1"]
     lines = lines_of("".join(f"{prefix}{line}\n" for line in body))
     assert [line.text for line in lines] == body
     assert {(line.rank, line.local_rank) for line in lines} == {PREFIXES[prefix]}
@@ -320,11 +342,11 @@ def test_text_that_looks_like_a_prefix_stays(text: str) -> None:
 
 
 def test_a_tag_of_open_mpi_within_a_line() -> None:
-    """Open MPI puts a tag before each piece that it reads, so also in mid-line: pieces of a rank in a row are one."""
-    text = "[1,0]<stdout>:step 1[1,0]<stdout>: done[1,1]<stderr>:Traceback (most recent call last):\n"
+    """Open MPI puts a tag before each piece that it reads, so also in mid-line: the pieces of a rank are one line."""
+    text = "[1,0]<stdout>:step 1[1,0]<stdout>: do[1,1]<stderr>:Traceback (most recent call last):\n[1,0]<stdout>:ne\n"
     assert [(line.rank, line.text) for line in lines_of(text)] == [
-        (0, "step 1 done"),
         (1, "Traceback (most recent call last):"),
+        (0, "step 1 done"),
     ]
 
 
@@ -362,6 +384,32 @@ def test_any_text_gives_lines(text: str) -> None:
 )
 def test_time_stamps(text: str, moment: float) -> None:
     assert time_of(text) == moment
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(
+        st.sampled_from([b"2026-11-19T21:00:0%dZ " % n for n in range(9)] + [b"x" * 3000, b"line\n"]), max_size=12
+    ),
+    cut=st.integers(0, 12),
+)
+def test_a_line_without_a_time_has_that_of_the_newest_stamp_before_it(parts: list[bytes], cut: int) -> None:
+    """GIVEN stamps and other bytes in two blocks THEN the newest within a window counts, whatever was asked before."""
+    memory, position = StampMemory(), 0
+    for block in (b"".join(parts[:cut]), b"".join(parts[cut:])):
+        for at in range(0, len(block) + 1, 500):
+            found = memory.before(block, position, at)
+            stamps = re.findall(rb"2026\S+Z", block[max(0, at - 8192) : at])
+            if stamps:
+                assert found == time_of(stamps[-1].decode())
+        position += len(block)
+
+
+def test_a_time_stamp_that_is_far_away_does_not_count() -> None:
+    data = b"2026-11-19T21:00:00Z" + b"x" * 10_000
+    memory = StampMemory()
+    assert memory.before(data, 0, 100) > 0
+    assert memory.before(data, 0, 10_000) == 0
 
 
 # ---- steps
@@ -487,15 +535,31 @@ def test_a_log_that_is_rotated_is_read_on(how: str, tmp_path: Path) -> None:
             path.write_bytes(b"new\n")
         else:
             path.rename(tmp_path / "train.log.1")
-            path.write_bytes(b"new\nmore\n")
+            path.write_bytes(b"new\nand longer than the old one\n")
         blocks += file.growth()
         with open(path, "ab") as log:
             log.write(b"end\n")
         blocks += file.growth()
     lines = b"".join(block.data for block in blocks).splitlines()
-    assert lines in ([b"one", b"two", b"halfnew", b"end"], [b"one", b"two", b"halfnew", b"more", b"end"]), lines
+    more = [b"and longer than the old one"] if how == "replaced" else []
+    assert lines == [b"one", b"two", b"halfnew", *more, b"end"]
     positions = [block.position for block in blocks]
     assert positions == sorted(set(positions))
+
+
+def test_a_report_in_between_changes_nothing(tmp_path: Path) -> None:
+    """GIVEN a log with two runs WHEN a report is made after each piece THEN the last one is as that of the whole."""
+    data = (JOBS / "two-runs.log").read_bytes()
+    path = written(tmp_path, b"")
+    with closing(GrowingLogs(find_sources([str(path)]))) as logs, open(path, "ab", buffering=0) as file:
+        for at in range(0, len(data), 1500):
+            file.write(data[at : at + 1500])
+            logs.poll()
+            logs.report()
+        logs.finish()
+        report = logs.report()
+    assert (error_of(report), report.earlier_runs) == (("1", NAN), 1)
+    assert report.last.exits == read(path).last.exits
 
 
 def test_a_log_that_vanishes_is_what_was_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,12 @@ ANSWERS = {
     "torchrun-late.log": Answer("exception", "1", "RuntimeError: at the end", "main", "0"),
     "torchrun-swallow.log": SWALLOWED,
     "torchrun-swallow-log.log": SWALLOWED,
+    "torchrun-no-script.log": Answer("exit", "0-1"),
+    "torchrun-port.log": Answer("launcher", "", "torch.distributed.DistNetworkError", "<module>"),
+    "torchrun-never-joins.log": Answer("timeout", "1", victims="0,2"),
+    "torchrun-extint.log": Answer("exit", "0-1", "KeyboardInterrupt", "main"),
+    "torchrun-extterm.log": Answer("launcher", "", "torch.distributed.elastic.multiprocessing.api.Signal", "<module>"),
+    "spawn.log": Answer("exception", "1", "ValueError: worker failed", "work", "0"),
     # torchrun, other shapes
     "tee.log": NAN,
     "role-swallow.log": SWALLOWED,
@@ -187,6 +194,39 @@ def test_of_two_runs_in_one_log_the_last_is_reported() -> None:
     assert report.earlier_runs == 1
     assert len(report.attempts) == 1
     assert not any(row.code == 3 for row in report.last.exits)
+
+
+def test_a_run_that_ended_well_after_one_that_failed(tmp_path: Path) -> None:
+    """GIVEN a log to which a second run was appended, with what torchrun prints first THEN nothing has failed."""
+    start = (
+        "W1119 22:10:00.000000 99 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for each "
+        "process to be 1 in default, to avoid your system being overloaded\n"
+    )
+    log = tmp_path / "train.log"
+    log.write_text((JOBS / "torchrun-assert-one.log").read_text() + start + "step 1 done\nstep 2 done\n")
+    logs = JobLogs(find_sources([str(log)]))
+    logs.read()
+    report = logs.report()
+    assert (report.cause, report.earlier_runs, report.progress) == (None, 1, "step 2 done")
+
+
+def test_two_runs_in_the_log_of_each_node(tmp_path: Path) -> None:
+    """GIVEN the logs of two nodes, each with two runs one after the other THEN the last run of both is reported."""
+    paths = []
+    for node in range(2):
+        # The first run has other pids, as it would have.
+        last = (JOBS / f"two-nodes/nn-node{node}.log").read_text()
+        first = re.sub(r"pid: (\d+)", r"pid: 7\1", last.replace("loss is nan at step 7", "loss is nan at step 1"))
+        first = re.sub(r"^(E\d{4} \S+ )", r"\g<1>7", first, flags=re.MULTILINE)
+        paths.append(tmp_path / f"node{node}.log")
+        paths[node].write_text(first + last)
+    logs = JobLogs(find_sources([str(path) for path in paths]))
+    logs.read()
+    report = logs.report()
+    assert answer_of(report) == NAN._replace(victims="0,2-3"), report
+    assert report.earlier_runs == 1
+    cascades = [group for group in report.last.groups if group.role == "cascade"]
+    assert sum(group.count for group in cascades) == 3, cascades
 
 
 def test_logs_of_two_nodes_in_one_call_are_one_run() -> None:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     since = _since(args.since)
     if args.grep is not None and args.json:
         raise UsageError("--grep prints lines, --json a report", "Use one of them.")
-    found = find_sources(args.paths)
+    found = find_sources(args.paths, expected=args.follow)
     if args.grep is not None:
         return _search(found, LineFilter(pattern=_pattern(args.grep), ranks=ranks, since=since), args)
     options = ReadOptions(since=since, ranks=ranks)

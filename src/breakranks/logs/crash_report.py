@@ -48,6 +48,7 @@ class FirstCause:
     code: int = -1
     core_dumped: bool = False
     stuck: StuckCall | None = None
+    alone: bool = False  # the job is one process, which has no rank
     swallowed: bool = False  # the rank handled the exception and went on, without the calls that the others wait for
     known: str = ""
     line: LogLine | None = None
@@ -125,6 +126,7 @@ class CrashReport:
     problems: tuple[str, ...] = ()
     older: tuple[str, ...] = ()
     earlier_runs: int = 0
+    of_run: bool = False  # of a job that ``breakranks run`` has started
     progress: str = ""  # the line of the last completed step
 
     @property

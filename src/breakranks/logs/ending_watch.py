@@ -14,10 +14,13 @@ _MAX_LINES = 200  # of all voices, after which a traceback counts as the end of 
 _MAX_WATCHED = 10_000
 # What a process prints on its way down, or what others print about it.
 _AFTERMATH = re.compile(
-    r"""\s*\Z|\s*[\[(]?[WEFI]\d{4}\ |terminate\ called|\s+what\(\):|Aborted|Segmentation|Killed|Terminated|Exception\ (?:ignored|raised)
-    |\s|frame\ \#|(?:Original\ )?Traceback|During\ handling|The\ above\ exception|Fatal\ Python|Current\ thread|Thread\ 0x|Extension\ modules
-    |wandb:|\*\*\*|Sending\ process|srun:|slurmstepd:|mpirun|-{5,}|={5,}|\[(?:rank|W|E|PG)|.*(?:[Ww]arning|WARN|ERROR|atchdog|destroy_process_group)
-    |.*(?:resource_tracker|leaked|shutting\ down|Shutting\ down|cleanup|exiting|Exiting|exit\ code|exitcode|core\ dumped)
+    r"""\s*\Z|\s*[\[(]?[WEFI]\d{4}\ |terminate\ called|\s+what\(\):|Aborted|Segmentation|Killed|Terminated
+    |Exception\ (?:ignored|raised)|\s|frame\ \#|(?:Original\ )?Traceback|During\ handling|The\ above\ exception
+    |Fatal\ Python|Current\ thread|Thread\ 0x|Extension\ modules
+    |wandb:|\*\*\*|Sending\ process|srun:|slurmstepd:|mpirun|-{5,}|={5,}|\[(?:rank|W|E|PG)
+    |.*(?:[Ww]arning|WARN|ERROR|atchdog|destroy_process_group)
+    |.*(?:resource_tracker|leaked|shutting\ down|Shutting\ down|cleanup|exiting|Exiting|exit\ code|exitcode)
+    |.*core\ dumped
     |[\w.]*(?:Error|Exception|Exit|Interrupt)\b
     """,
     re.VERBOSE,

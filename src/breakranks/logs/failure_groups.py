@@ -98,6 +98,7 @@ class Attempt:
     exits: list[ExitEvent] = field(default_factory=list)
     timeouts: list[TimeoutEvent] = field(default_factory=list)
     regular_ends: set[int] = field(default_factory=set)  # ranks whose Python ended in the regular way
+    rank_of_pid: dict[int, int] = field(default_factory=dict)  # of the host on which the launcher runs
     more: int = 0
 
     @property
@@ -143,6 +144,9 @@ class FailureCollector:
     def add_regular_end(self, rank: int, attempt: int) -> None:
         self.attempts.setdefault(attempt, Attempt(number=attempt)).regular_ends.add(rank)
 
+    def add_process(self, pid: int, rank: int, attempt: int) -> None:
+        self.attempts.setdefault(attempt, Attempt(number=attempt)).rank_of_pid[pid] = rank
+
     def new_run(self) -> None:
         """Forget everything: a later run of the job begins in the same log."""
         self.earlier_runs += 1
@@ -161,7 +165,7 @@ class FailureCollector:
                 return
             group = ExceptionGroup(
                 raised=event.raised,
-                row=classify_exception(event.raised),
+                row=classify_exception(origin(event.raised)),
                 first=event.line,
                 thread=event.thread,
                 handled=event.handled,
@@ -193,7 +197,13 @@ def _is_of_launcher(raised: Raised) -> bool:
     """Whether it is the traceback with which torchrun reports that a rank failed, perhaps cut off."""
     if raised.complete and raised.type and not _CHILD_FAILED.search(raised.type):
         return False
-    return bool(raised.frames) and all(_LAUNCHER_FILE.search(frame.file) for frame in raised.frames)
+    return is_in_launcher(raised)
+
+
+def is_in_launcher(raised: Raised) -> bool:
+    """Whether torchrun itself raised it: no frame is of a rank's program."""
+    elastic = any("/torch/distributed/" in frame.file for frame in raised.frames)
+    return elastic and all(_LAUNCHER_FILE.search(frame.file) for frame in raised.frames)
 
 
 def exception_key(raised: Raised) -> object:
@@ -206,7 +216,7 @@ def exception_key(raised: Raised) -> object:
 
 def origin(raised: Raised) -> Raised:
     """Return the exception that others were raised ``from``. One that was only being handled is not the reason."""
-    while raised.cause is not None and raised.relation == "from":
+    while raised.cause is not None and raised.cause.type and raised.relation == "from":
         raised = raised.cause
     if raised.members and all(exception_key(member) == exception_key(raised.members[0]) for member in raised.members):
         return origin(raised.members[0])

@@ -17,7 +17,7 @@ from breakranks.logs.crash_report import (
 )
 from breakranks.logs.exception_rows import classify_exception
 from breakranks.logs.exit_meanings import meaning, signal_of
-from breakranks.logs.failure_groups import Attempt, ExceptionGroup, KnownGroup, origin, place_of
+from breakranks.logs.failure_groups import Attempt, ExceptionGroup, KnownGroup, is_in_launcher, origin, place_of
 from breakranks.logs.known_lines import row_of
 from breakranks.logs.known_row import IN_BOTH, IN_LINE
 from breakranks.logs.log_events import CASCADE, INITIATING, NOTE, TEARDOWN, ExitEvent, LogLine, Raised
@@ -79,7 +79,9 @@ class CauseFinder:
             return None
         named = RankSet(rank for event in kills if (rank := self._rank_of_pid.get(event.pid, event.rank)) >= 0)
         killed = RankSet(
-            rank for rank, events in self._exits.items() if rank >= 0 and any(_signal(e) == 9 for e in events)
+            rank
+            for rank, events in self._exits.items()
+            if rank >= 0 and any(_signal(event) == _SIGKILL and event.role == INITIATING for event in events)
         )
         ranks = named or RankSet(rank for group in lines for rank in group.ranks) or killed
         if not ranks and not killed and any(self._counts(group) for group in self._groups):
@@ -126,6 +128,8 @@ class CauseFinder:
         row = classify_exception(raised) or group.row
         kind = row.kind if row is not None else EXCEPTION
         ranks, grounds = (group.rank_set, ()) if group.ranks else self._inferred(group)
+        if is_in_launcher(raised):
+            kind = LAUNCHER_FAILED
         if number := _fatal_signal(raised):
             kind = SIGNAL
             number = next((s for rank in ranks for e in self._exits.get(rank, ()) if (s := _signal(e))), number)
@@ -277,7 +281,7 @@ class CauseFinder:
         ended with an error is left for it."""
         if group.role != INITIATING or _is_timeout(group):
             return False
-        if group.ranks:
+        if group.ranks or group.thread:
             return group.handled or bool(group.thread) or self._is_left_out(group)
         if not any(rank >= 0 for rank in self._exits):
             return group.handled
@@ -319,7 +323,8 @@ class CauseFinder:
         """An exception that ended a thread, or after which a rank went on, if the job has failed all the same."""
         ended = [group for group in self._groups if not group.handled and not group.thread and group.role != TEARDOWN]
         ended = [group for group in ended if not self._is_swallowed(group)]
-        if not ended and not any(_failed(event) for event in self._attempt.exits):
+        threads = any(group.thread and not group.handled for group in self._groups)
+        if not ended and not threads and not any(_failed(event) for event in self._attempt.exits):
             return None
         found = [self._of_exception(group) for group in self._groups if self._is_swallowed(group)]
         cause = self._earliest(found)
@@ -327,7 +332,8 @@ class CauseFinder:
             return None
         sure = LIKELY if len(found) == 1 and ended and all(group.role == CASCADE for group in ended) else GUESS
         thread = any(group.thread for group in self._groups if group.first == cause.line)
-        return replace(cause, confidence=sure, swallowed=not thread, grounds=(*cause.grounds, "handled"))
+        ground = "in-thread" if thread else "handled"
+        return replace(cause, confidence=sure, swallowed=not thread, grounds=(*cause.grounds, ground))
 
     def _plain_exit(self) -> FirstCause | None:
         ended = [event for event in self._attempt.exits if event.code > 0 and not _signal(event)]
@@ -338,7 +344,9 @@ class CauseFinder:
         unnamed = (group for group in self._groups if not group.ranks and group.role == INITIATING)
         if not ended or any(not group.handled for group in unnamed):
             return None
-        first = [event for event in ended if event.first] or ended
+        # Without an effect on others there is no order among equal ends: all of them are the cause.
+        alike = len({event.code for event in ended}) == 1 and not witnesses
+        first = [event for event in ended if event.first and not alike] or ended
         earliest = min(first, key=lambda event: event.time or float("inf"))
         told = meaning(earliest.code, 0)
         return FirstCause(

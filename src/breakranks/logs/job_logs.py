@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from breakranks.errors import UsageError
 from breakranks.logs.crash_report import CrashReport
 from breakranks.logs.failure_groups import FailureCollector
 from breakranks.logs.line_prefixes import PrefixReader
@@ -20,9 +23,11 @@ from breakranks.logs.report_builder import build_report
 from breakranks.logs.training_progress import last_step
 from breakranks.rankset import RankSet
 
+_DIGITS = re.compile(r"\d+")  # copies of one exception differ in addresses and counts
 _MAX_RECORD_BYTES = 16 << 20
 _TAIL_BYTES = 256 << 10
 _MAX_OPEN_FILES = 200
+_MAX_PENDING = 20_000  # events of one file, kept back in case that another run begins in it
 _POLLS_PER_SEARCH = 4  # of the folders for new files
 
 
@@ -43,6 +48,9 @@ class JobLogs:
         self._world = world
         self._collector = FailureCollector()
         self._problems: list[str] = []
+        self._pending: list[Event] | None = None  # of the file that is being read
+        self._rank_of_folder: dict[str, int] = {}  # of --log-dir, whose paths have local ranks
+        self._runs: Counter[str] = Counter()  # by source: earlier runs in it
         self._bytes = 0
         self._steps: dict[str, str] = {}  # by source: the last step before its first failure
 
@@ -51,20 +59,34 @@ class JobLogs:
         sources = self._found.sources
         total = sum(_size(source.path) for source in sources)
         for source in sources:
-            if source.kind == RECORD:
-                continue
-            log = LogFile(source.path)
-            try:
-                scanner = self._scanner(source)
-                for block in log.blocks():
-                    self._bytes += len(block.data)
-                    self._take(source, scanner, scanner.feed(block))
-                    progress(self._bytes, total)
-                self._take(source, scanner, scanner.finish())
-            finally:
-                log.close()
-            if log.problem:
-                self._problems.append(log.problem)
+            if source.kind != RECORD and (log := self._opened(source)) is not None:
+                self._read_log(source, log, lambda: progress(self._bytes, total))
+        self._read_records()
+
+    def _opened(self, source: LogSource) -> LogFile | None:
+        """Open a log. Of several, one that vanished or that is not permitted is left out, with a note."""
+        try:
+            return LogFile(source.path)
+        except UsageError as error:
+            if len(self._found.sources) == 1:
+                raise
+            self._problems.append(error.message)
+            return None
+
+    def _read_log(self, source: LogSource, log: LogFile, progress: Callable[[], None]) -> None:
+        try:
+            scanner = self._scanner(source)
+            self._pending = []
+            for block in log.blocks():
+                self._bytes += len(block.data)
+                self._take(source, scanner, scanner.feed(block))
+                progress()
+            self._take(source, scanner, scanner.finish())
+        finally:
+            self._flush()
+            log.close()
+        if log.problem:
+            self._problems.append(log.problem)
 
     def add(self, event: Event) -> None:
         """Add an event that is known from elsewhere."""
@@ -73,6 +95,10 @@ class JobLogs:
     def add_regular_end(self, rank: int, attempt: int) -> None:
         """Add that a rank has ended in the regular way, as it told itself."""
         self._collector.add_regular_end(rank, attempt)
+
+    def add_process(self, pid: int, rank: int, attempt: int) -> None:
+        """Take note of the rank of a process, of the host on which the launcher runs: some lines name only a pid."""
+        self._collector.add_process(pid, rank, attempt)
 
     def report(self) -> CrashReport:
         """Return what the logs show so far."""
@@ -100,15 +126,37 @@ class JobLogs:
         for event in events:
             self._forget_earlier_run(source, scanner)
             if self._is_wanted(event.line):
-                self._collector.add(event)
+                self._keep(event)
+                if source.local_rank >= 0 and event.line.rank >= 0:
+                    self._rank_of_folder[os.path.dirname(source.path)] = event.line.rank
                 if source.name not in self._steps:
                     self._steps[source.name] = last_step(scanner.lines_before(event.line.position))
         self._forget_earlier_run(source, scanner)
 
     def _forget_earlier_run(self, source: LogSource, scanner: LogScanner) -> None:
-        if scanner.take_new_run():
+        """Forget what a file said before, if another run of the job begins in it. Other files may have no such run."""
+        if not scanner.take_new_run():
+            return
+        self._steps.pop(source.name, None)
+        self._runs[source.name] += 1
+        if self._pending is None:
             self._collector.new_run()
-            self._steps.pop(source.name, None)
+        else:
+            self._pending.clear()
+        self._collector.earlier_runs = max(self._runs.values())
+
+    def _keep(self, event: Event) -> None:
+        if self._pending is None:
+            self._collector.add(event)
+            return
+        self._pending.append(event)
+        if len(self._pending) >= _MAX_PENDING:
+            self._flush()
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending or [], None
+        for event in pending:
+            self._collector.add(event)
 
     def _is_wanted(self, line: LogLine) -> bool:
         since, ranks = self._options.since, self._options.ranks
@@ -123,8 +171,9 @@ class JobLogs:
         """Whether the rank of an error file printed the same exception: there, it has the frames of the launcher."""
         line, raised = event.line, event.raised
         attempt = self._collector.attempts.get(line.attempt)
+        message = _DIGITS.sub("#", raised.message)
         return any(
-            (group.raised.type, group.raised.message) == (raised.type, raised.message)
+            (group.raised.type, _DIGITS.sub("#", group.raised.message)) == (raised.type, message)
             and (
                 line.rank in group.ranks
                 or (line.rank < 0 and any(line.local_rank == local.number for local in group.local_ranks))
@@ -140,7 +189,8 @@ class JobLogs:
             self._problems.append(f"{source.path} cannot be read: {error.strerror}")
             return
         self._bytes += len(data)
-        for event in read_record(source, data):
+        rank = self._rank_of_folder.get(os.path.dirname(source.path), source.rank)
+        for event in read_record(source._replace(rank=rank), data):
             if self._is_wanted(event.line) and not (isinstance(event, TracebackEvent) and self._is_printed(event)):
                 self._collector.add(event)
 
@@ -184,20 +234,21 @@ class GrowingLogs(JobLogs):
 
     def report(self) -> CrashReport:
         """Return what the logs show if they end here: a traceback may be the last that a rank prints."""
-        collector, steps = self._collector, self._steps
-        self._collector, self._steps = copy.deepcopy(collector), dict(steps)
+        collector, steps, runs = self._collector, self._steps, self._runs
+        self._collector, self._steps, self._runs = copy.deepcopy(collector), dict(steps), Counter(runs)
         try:
             for growing in self._open.values():
                 scanner = copy.deepcopy(growing.scanner)
                 self._take(growing.source, scanner, filter(_is_whole, scanner.finish()))
             return super().report()
         finally:
-            self._collector, self._steps = collector, steps
+            self._collector, self._steps, self._runs = collector, steps, runs
 
     def finish(self) -> None:
         """Take what only the end of a log completes."""
         self._search()
         for growing in self._open.values():
+            self._add(growing, growing.file.growth())
             self._add(growing, growing.file.rest())
             self._take(growing.source, growing.scanner, growing.scanner.finish())
         self._read_records()

@@ -15,6 +15,7 @@ from breakranks.logs.log_sources import LogSource
 
 _MAX_PREFIXES = 4
 _MAX_LEARNED_BLOCKS = 8
+_MAX_TORN_BYTES = 64 << 10  # between the pieces of a line
 _SAMPLE_BYTES = 128 << 10
 _MAX_LINE_CHARACTERS = 64 << 10
 _MAX_REDRAWS = 50  # states of a progress bar that are kept of one line
@@ -89,6 +90,7 @@ class PrefixReader:
         self._keep_times = keep_times
         self._style: _Style | None = None
         self._learned = 0
+        self._unended: dict[str, tuple[str, int]] = {}  # by tag of Open MPI
         self._ranks: dict[str, int] = {}  # by voice: what a line of it has told
 
     def learn(self, data: bytes) -> set[int]:
@@ -109,7 +111,7 @@ class PrefixReader:
             parts = [part for part in text.split("\r") if part]
             for part in parts[:1] + parts[max(1, len(parts) - _MAX_REDRAWS) :]:
                 yield from self._whole(part, position)
-        elif "]<std" in text and len(tags := list(_MPI_TAG.finditer(text))) > 1:
+        elif "]<std" in text and (len(tags := list(_MPI_TAG.finditer(text))) > 1 or (self._unended and tags)):
             yield from self._torn(text, tags, position)
         else:
             yield from self._whole(text, position)
@@ -135,8 +137,16 @@ class PrefixReader:
                 joined[-1] = (tag[0], joined[-1][1] + piece)
             else:
                 joined.append((tag[0], piece))
-        for name, piece in joined:
-            yield self._line(name + piece, position)
+        for name, piece in joined[:-1]:  # without its end: the next piece with this tag goes on with it
+            begun = self._begun(name, position) + piece
+            self._unended[name] = (begun, position)
+        name, piece = joined[-1]
+        yield self._line(name + self._begun(name, position) + piece, position)
+
+    def _begun(self, tag: str, position: int) -> str:
+        """Return the beginning of a line that had no end, and forget it."""
+        text, at = self._unended.pop(tag, ("", 0))
+        return text if position - at <= _MAX_TORN_BYTES else ""
 
     def _line(self, text: str, position: int) -> LogLine:
         text = _CONTROL.sub("", text)
@@ -257,10 +267,23 @@ def time_of(text: str, year: int = 0) -> float:
     return 0.0
 
 
-def time_before(data: bytes, at: int) -> float:
-    """Return the newest ISO time stamp in a block before an offset: lines of a traceback have none."""
-    stamps = _ISO_BYTES.findall(data, max(0, at - _TIME_WINDOW_BYTES), at)
-    return time_of(stamps[-1].decode()) if stamps else 0.0
+class StampMemory:
+    """The newest ISO time stamp before an offset of a block: lines of a traceback have none. Offsets only grow, so no
+    byte is searched twice."""
+
+    def __init__(self) -> None:
+        self._time = 0.0
+        self._at = 0  # offset in its file
+        self._searched = 0
+
+    def before(self, data: bytes, position: int, at: int) -> float:
+        """Return the time of the newest stamp in the bytes before ``at``, of a block that begins at ``position``."""
+        begin = max(0, at - _TIME_WINDOW_BYTES, self._searched - position)
+        stamps = list(_ISO_BYTES.finditer(data, begin, at))
+        if stamps:
+            self._time, self._at = time_of(stamps[-1][0].decode()), position + stamps[-1].start()
+        self._searched = position + at
+        return self._time if position + at - self._at <= _TIME_WINDOW_BYTES else 0.0
 
 
 def _seconds(parts: tuple[str, ...], zone: str | None) -> float:

@@ -14,7 +14,7 @@ from breakranks.logs import known_lines, launcher_lines, watchdog_lines
 from breakranks.logs.attempt_counter import AttemptCounter
 from breakranks.logs.ending_watch import EndingWatch
 from breakranks.logs.launcher_lines import LauncherReader
-from breakranks.logs.line_prefixes import PrefixReader, time_before, time_of
+from breakranks.logs.line_prefixes import PrefixReader, StampMemory, time_of
 from breakranks.logs.log_blocks import Block
 from breakranks.logs.log_events import Event, ExitEvent, LogLine, TracebackEvent
 from breakranks.logs.log_sources import LogSource
@@ -34,6 +34,7 @@ TRIGGERS = tuple(
     )
 )
 _HEADER = "Traceback (most recent call last)"
+_BAR = re.compile(r"%\||\d(?:it|s|B)/(?:it|s)\b|\[=*[>.]|\u2588|\u2501")
 _MAX_OPEN_LINES = 20_000  # read after the last line that mattered
 _STEP_WINDOW_BYTES = 256 << 10
 # What launchers print at the start of a job: behind a failure, another run begins in the same log.
@@ -54,6 +55,7 @@ class LogScanner:
         self._launcher = LauncherReader()
         self._endings = EndingWatch()
         self._attempts = AttemptCounter()
+        self._stamps = StampMemory()
         self._block = Block(b"", 0)
         self._on_ranks = on_ranks
         self._failed = False
@@ -112,7 +114,7 @@ class LogScanner:
         data = self._block.data
         for line in self._prefixes.lines(data[start:end], self._block.position + start):
             if hit and not line.time:
-                line = line._replace(time=time_before(data, start))
+                line = line._replace(time=self._stamps.before(data, self._block.position, start))
             if line.rank >= 0:
                 self._on_ranks({line.rank})
             if self._failed and _RUN_START.search(line.text):
@@ -129,7 +131,8 @@ class LogScanner:
 
     def _events(self, line: LogLine, *, hit: bool) -> Iterator[Event]:
         yield from self._tracebacks.feed(line)
-        yield from self._launcher.feed(line)
+        if hit or self._launcher.open:
+            yield from self._launcher.feed(line)
         if hit:
             found = watchdog_lines.read_timeout(line) or known_lines.read_known(line)
             if found is not None:
@@ -157,9 +160,9 @@ def _line_end(data: bytes, at: int) -> int:
 
 
 def _from_header(line: LogLine) -> LogLine:
-    """Drop what stands before the header of a traceback: a progress bar that did not end its line, a time stamp."""
+    """Drop a progress bar before the header of a traceback: it did not end its line."""
     at = line.text.find(_HEADER)
-    if at <= 0 or line.text[:at].strip(" |+-") in ("", "Exception Group") or _HEADER in line.text[at + 1 :]:
+    if at <= 0 or not _BAR.search(line.text[:at]):
         return line
     return line._replace(text=line.text[at:])
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from breakranks.logs.failure_groups import Attempt, LocalRank
 from breakranks.logs.log_events import ExitEvent
 
-# In the text of an exception of torch's C++ code; in the default group it is the rank of the job.
-_NATIVE_RANK = re.compile(r"^\[PG [^\]]*\((?:default_pg)?\) Rank (\d+)\]")
+# In the text of an exception of torch's C++ code; in the default group it is the rank of the job. And in that of
+# torch.multiprocessing.spawn, whose processes are numbered as their ranks are.
+_NATIVE_RANK = re.compile(r"^\[PG [^\]]*\((?:default_pg)?\) Rank (\d+)\]|^\s*-- Process (\d+) terminated with")
 
 
 def name_ranks(attempt: Attempt) -> bool:
@@ -22,7 +23,7 @@ def name_ranks(attempt: Attempt) -> bool:
     went_on = attempt.regular_ends - failed
     for group in attempt.exceptions.values():
         if group.unnamed == 1 and (told := _NATIVE_RANK.search(group.raised.message)):
-            group.ranks, group.unnamed = {int(told[1])}, 0
+            group.ranks, group.unnamed = {int(told[1] or told[2])}, 0
         ranks = [hosts.rank(local) for local in group.local_ranks]
         group.ranks |= {rank for rank in ranks if rank >= 0}
         group.unnamed += sum(rank < 0 for rank in ranks)
@@ -38,6 +39,7 @@ class _Hosts:
         self._by_pid = {
             (event.line.source, event.pid): event.rank for event in attempt.exits if event.pid > 0 and event.rank >= 0
         }
+        self._rank_of_pid = attempt.rank_of_pid
         self._first_ranks: dict[str, set[int]] = {}
         for event in attempt.exits:
             if event.rank >= 0 and event.local_rank >= 0:
@@ -58,7 +60,7 @@ class _Hosts:
         return -1 if self.are_several or found else self._only + local.number
 
     def rank_of_exit(self, event: ExitEvent) -> int:
-        known = self._by_pid.get((event.line.source, event.pid), -1)
+        known = self._by_pid.get((event.line.source, event.pid), self._rank_of_pid.get(event.pid, -1))
         if known >= 0 or event.local_rank < 0:
             return known
         return self.rank(LocalRank(event.line.source, event.local_rank, shared=True))

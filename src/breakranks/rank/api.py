@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -142,7 +143,13 @@ def preload() -> bool:
 
     Return False where it cannot start; the reason is printed once. ``breakranks run`` calls it in each rank.
     """
-    return _start() is not None
+    # A signal that the job blocks, to wait for it, must not come to the threads of the agent: they inherit the mask.
+    faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    try:
+        return _start() is not None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ---- for attach_entry and the agent

@@ -48,6 +48,7 @@ class UnixServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._awake, selectors.EVENT_READ)
+        self._files = {handle: _identity(handle) for handle in (self._listener.fileno(), self._awake, self._wake)}
 
     # ---- from any thread
 
@@ -58,10 +59,16 @@ class UnixServer:
         self.wake()
 
     def wake(self) -> None:
+        if not self._is_own(self._wake):
+            return
         try:
             os.write(self._wake, b".")
         except OSError:  # the pipe is full: the thread is awake
             pass
+
+    def _is_own(self, handle: int) -> bool:
+        """False: the job has closed all files that it does not know, as daemons do, and may have used the number."""
+        return handle >= 0 and self._files.get(handle) == _identity(handle)
 
     def abandon(self) -> None:
         """In a forked child: close the files, which belong to the parent. Nothing is sent from now on."""
@@ -72,9 +79,11 @@ class UnixServer:
 
     def hang_up(self) -> None:
         """Close the connections at the end of the process, so that consoles see it at once."""
-        self._listener.close()
-        for client in self.clients:
-            client.connection.close()
+        for connection in (self._listener, *(client.connection for client in self.clients)):
+            if self._is_own(connection.fileno()):
+                connection.close()
+            else:
+                connection.detach()
 
     def close(self) -> None:
         """Close everything."""
@@ -82,8 +91,12 @@ class UnixServer:
         # close its copy.
         with fork_hooks.ForksPaused():
             self.hang_up()
-            self._selector.close()
-            handles, self._awake, self._wake = (self._awake, self._wake), -1, -1
+            handles = [handle for handle in (self._awake, self._wake) if self._is_own(handle)]
+            if (
+                len(handles) == 2
+            ):  # else that of the selector, which looks like any other of its kind, is closed as well
+                self._selector.close()
+            self._awake = self._wake = -1
             for handle in handles:
                 os.close(handle)
 
@@ -121,6 +134,7 @@ class UnixServer:
             return
         connection.setblocking(False)
         client = Client(connection)
+        self._files[connection.fileno()] = _identity(connection.fileno())
         self.clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ)
 
@@ -174,6 +188,14 @@ class UnixServer:
                 client.connection.close()
                 self.clients.remove(client)
             self._gone(client)
+
+
+def _identity(handle: int) -> tuple[int, int]:
+    try:
+        found = os.fstat(handle)
+        return found.st_dev, found.st_ino
+    except OSError:
+        return 0, 0
 
 
 def _listen(path: str) -> socket.socket:

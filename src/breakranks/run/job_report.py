@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from breakranks.backend.logged_dumps import with_dumps
 from breakranks.errors import BreakranksError
@@ -14,6 +15,7 @@ from breakranks.logs.job_logs import JobLogs
 from breakranks.logs.log_events import INITIATING, ExitEvent, LogLine
 from breakranks.logs.log_sources import find_sources
 from breakranks.observe.oom_kills import recent_kills
+from breakranks.rank.launch.launch_config import host_key
 from breakranks.run.rank_registry import RankRegistration, RankRegistry
 from breakranks.run.run_folder import RunFolder
 from breakranks.snapshot.snapshot_file import load
@@ -35,7 +37,19 @@ def job_report(
     for found in ranks:
         if found.attempt == attempts and registry.end(found) is not None:
             logs.add_regular_end(found.rank, attempts)
-    return with_dumps(logs.report())
+        if found.host_key == host_key():
+            logs.add_process(found.pid, found.rank, found.attempt)
+    report = replace(with_dumps(logs.report()), of_run=True)
+    is_alone = not ranks and launcher_of(tuple(command)) is None
+    return _of_command(report) if is_alone else report
+
+
+def _of_command(report: CrashReport) -> CrashReport:
+    """Return the report of a command that is one process and no rank, as far as is known."""
+    if report.cause is None:
+        return report
+    last = replace(report.last, cause=replace(report.cause, alone=True))
+    return replace(report, attempts=(*report.attempts[:-1], last))
 
 
 def hang_verdict(snapshots: list[str]) -> Finding | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from breakranks.errors import BreakranksError
 from breakranks.log import Log
+from breakranks.rank.launch.launch_config import ENDED, STARTUP
 
 DEFAULT_LOG_DIR = "breakranks-logs"
 LATEST = "latest"
@@ -43,6 +44,13 @@ class RunFolder:
     def rank_file(self, rank: int, attempt: int, stream: str) -> Path:
         """The output of one attempt of a rank; ``stream`` is ``out`` or ``err``."""
         return self.path / f"rank-{rank}{f'.attempt-{attempt}' if attempt else ''}.{stream}"
+
+    def mark_ended(self) -> None:
+        """From now on no process is of this run. A job that a rank has submitted with sbatch has its variables."""
+        try:
+            (self.path / STARTUP / ENDED).touch()
+        except OSError as error:
+            _log.info("cannot mark the end", path=str(self.path), why=str(error))
 
 
 def create_run_folder(log_dir: Path, keep_free_bytes: int = 0) -> RunFolder:

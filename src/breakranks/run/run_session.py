@@ -76,6 +76,7 @@ class RunSession:
             self._signals.unblock()
             self._call_hooks()
         _log.info("ended", pid=self.command.pid, status=status)
+        self.folder.mark_ended()
         self._finish()
         for hook in self.hooks:
             hook.end(self, status)

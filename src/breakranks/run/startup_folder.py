@@ -16,11 +16,10 @@ from importlib.machinery import SourceFileLoader
 
 from breakranks import __version__
 from breakranks.jobs.launchers import LAUNCHERS
-from breakranks.rank.launch.launch_config import CONFIG, LAUNCH, host_key
+from breakranks.rank.launch.launch_config import CONFIG, LAUNCH, STARTUP, host_key
 from breakranks.rank.launch.launched_rank import started
 from breakranks.rank.launch.output_files import RELAY_SCRIPT
 
-STARTUP = "startup"
 HOOK = "sitecustomize.py"
 TEMPLATE = "startup_template.txt"
 ZIP = "breakranks.zip"

@@ -21,6 +21,7 @@ from breakranks.show.wording.crash_wording import (
     read_sentence,
     victims_sentence,
 )
+from breakranks.show.wording.grammar import verb
 from breakranks.snapshot.code_owner import is_own
 
 _STYLES = {"certain": "verdict", "likely": "verdict", "guess": "warn"}
@@ -51,7 +52,10 @@ def _cause(report: CrashReport, cause: FirstCause, style: TerminalStyle) -> Iter
         yield ((line, _STYLES[cause.confidence]),)
     if cause.where is not None:
         place = f"{short_path(cause.where.file, style)}:{cause.where.line}"
-        yield ("It was raised in ", (cause.where.function, "own"), f", {place}.")
+        if cause.where.function:
+            yield ("It was raised in ", (cause.where.function, "own"), f", {place}.")
+        else:  # a syntax error
+            yield (f"It is in {place}.",)
     if report.last.victims:
         told = victims_sentence(report.last)
         yield from _labelled("victims", f"{report.last.victims}   {told}".rstrip(), style)
@@ -69,7 +73,7 @@ def _nothing(report: CrashReport) -> Iterator[Line]:
     handled = [group for group in report.last.groups if group.handled]
     yield (("No failure was found.", "good"), f" {read_sentence(report)}.")
     if handled:
-        yield (f"{plural(len(handled), 'exception')} was printed by ranks that went on.",)
+        yield (f"{plural(len(handled), 'exception')} {verb(len(handled), 'were')} printed by ranks that went on.",)
     if report.progress:
         yield from _labelled("step", f"the last one that was reported: {report.progress}", TerminalStyle())
 

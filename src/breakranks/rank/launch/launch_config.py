@@ -7,10 +7,12 @@ import os
 import socket
 from typing import Any, NamedTuple
 
+STARTUP = "startup"  # the folder in that of the run
 CONFIG = "config.json"
 RANKS = "ranks"  # the folder of registrations, below that of the run
 RELEASE = "release"  # a file in it that ends the wait of crashed ranks
 HEARTBEAT = "heartbeat"  # a file in it that `run` touches while it lives
+ENDED = "ended"  # a file in the startup folder: `run` has ended, and its variables may be those of later jobs
 LAUNCH = "BREAKRANKS_LAUNCH"
 
 

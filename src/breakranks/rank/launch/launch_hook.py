@@ -15,7 +15,7 @@ from typing import Any
 from breakranks.rank.launch import debug_terminal, launched_rank
 from breakranks.rank.launch.crash_wait import CrashWait
 from breakranks.rank.launch.launch_config import LaunchConfig, read_config
-from breakranks.rank.launch.launch_registration import RankRecord, export_mark
+from breakranks.rank.launch.launch_registration import RankRecord, export_mark, is_in_rank
 from breakranks.rank.launch.launch_watcher import LaunchWatcher
 from breakranks.rank.launch.output_files import (
     LAUNCHER,
@@ -24,6 +24,8 @@ from breakranks.rank.launch.output_files import (
     RELAY,
     SUFFIXES,
     RedirectedOutput,
+    buffer_by_line,
+    close_in_children,
     redirect_output,
     restore_output,
 )
@@ -66,24 +68,41 @@ class LaunchedProcess:
         except Exception:
             pass
         self._excepthook(kind, error, trace)
-        if self.config.on_crash and not issubclass(kind, KeyboardInterrupt):
+        # A library may call the hook for an exception that it has caught: Python sets last_value before it calls it.
+        is_last = getattr(sys, "last_value", None) is error
+        if self.config.on_crash and is_last and not issubclass(kind, KeyboardInterrupt):
             CrashWait(self.config, self.record.rank.rank).stay(error, trace)
 
     def _end(self) -> None:
         if not self._is_here:
             return
-        try:
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
-            if not self._has_raised:
-                self.record.ended()
-            if self.output is not None and self.output.relay is not None:
-                self.output.relay.wait_until_copied()
-            if self.watcher is not None:
-                self.watcher.end()
-        except Exception:  # the files of the user may be closed, the disk full
-            pass
+        for step in (_flush_stdout, _flush_stderr, self._record_end, self._wait_until_copied, self._end_watcher):
+            try:
+                step()
+            except Exception:  # the streams of the user may be closed, the disk full
+                pass
+
+    def _record_end(self) -> None:
+        if not self._has_raised:
+            self.record.ended()
+
+    def _wait_until_copied(self) -> None:
+        if self.output is not None and self.output.relay is not None:
+            self.output.relay.wait_until_copied()
+
+    def _end_watcher(self) -> None:
+        if self.watcher is not None:
+            self.watcher.end()
+
+
+def _flush_stdout() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _flush_stderr() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()
 
 
 def begin(startup: str, values: str) -> None:
@@ -94,11 +113,16 @@ def begin(startup: str, values: str) -> None:
         if not launched_rank.passes_on():
             export_mark(f"{config.token}:::0:{os.getpid()}", values)
         return
+    is_nested = is_in_rank(config.token)
     record = RankRecord(config, rank)
     export_mark(record.mark, values)
     process = LaunchedProcess(config, record)
-    if not record.replaces_rank:
-        process.output = _redirected(config, record)
+    if record.replaces_rank:
+        buffer_by_line(record.redirected)
+    else:
+        process.output = _redirected(config, record, is_nested)
+        if process.output is not None:
+            close_in_children(process.output.streams)
     process.install()
     _enable_faulthandler()
     process.watcher = LaunchWatcher(config, process.output)
@@ -109,8 +133,8 @@ def begin(startup: str, values: str) -> None:
         _start_agent()
 
 
-def _redirected(config: LaunchConfig, record: RankRecord) -> RedirectedOutput | None:
-    """Redirect the output of this rank, and tell `run` where to."""
+def _redirected(config: LaunchConfig, record: RankRecord, is_nested: bool = False) -> RedirectedOutput | None:
+    """Redirect the output of this rank, and tell `run` where to. ``is_nested``: another rank has started its job."""
     if record.rank.rank == config.debug_rank and config.is_here:
         taken = debug_terminal.take_terminal(config.terminal)
         if taken is not None:
@@ -119,7 +143,7 @@ def _redirected(config: LaunchConfig, record: RankRecord) -> RedirectedOutput | 
             return None
     try:
         prefix = f"[{socket.gethostname()}:{record.rank.rank}] "
-        output = redirect_output(config, record.stem, record.path(), prefix)
+        output = redirect_output(config, record.stem, record.path(), prefix, is_nested=is_nested)
     except Exception:
         record.update(ready=True)
         raise
@@ -160,17 +184,13 @@ def _start_agent() -> None:
     api.preload()
 
 
-class _ForkWarning:
-    """Matches the message of a warning, as a compiled expression does. Python compares with ``match``."""
-
-    def match(self, text: str) -> bool:
-        return text.startswith("This process (pid=") and "multi-threaded" in text
-
-
 def allow_forks() -> None:
     """From 3.12 on, Python warns of a fork in a process with threads. The threads of breakranks are no reason to."""
     if sys.version_info >= (3, 12):
-        import warnings  # only where it is needed
+        import re  # only where it is needed
+        import warnings
 
-        warnings.filters.insert(0, ("ignore", _ForkWarning(), DeprecationWarning, None, 0))  # type: ignore[attr-defined]
+        # Of plain objects: programs send their filters to other processes, which may not know breakranks.
+        message = re.compile(r"This process \(pid=.*multi-threaded")
+        warnings.filters.insert(0, ("ignore", message, DeprecationWarning, None, 0))  # type: ignore[attr-defined]
         warnings._filters_mutated()  # type: ignore[attr-defined]

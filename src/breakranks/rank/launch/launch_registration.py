@@ -37,6 +37,11 @@ class RankRecord:
         return f"{self.config.run_folder}/rank-{self.rank.rank}{attempt}"
 
     @property
+    def redirected(self) -> list[int]:
+        """The standard streams that are not those of the launcher, as registered."""
+        return [fd for fd, name in ((1, "shown_out"), (2, "shown_err")) if self._entry[name] != "launcher"]
+
+    @property
     def mark(self) -> str:
         """The value of the variable from which children know that this process is the rank."""
         rank = self.rank
@@ -117,6 +122,12 @@ class RankRecord:
 def export_mark(mark: str, values: str) -> None:
     """Tell children with the same variables that they are not the rank. Sitecustomize compares ``values``."""
     os.environ[LAUNCH] = f"{mark}:{values}"
+
+
+def is_in_rank(token: str) -> bool:
+    """Whether a rank of the same run has started this process, which is a rank as well: that of a job of its own."""
+    known = os.environ.get(LAUNCH, "").split(":", 5)
+    return len(known) == 6 and known[0] == token and known[1] != "" and known[4] != str(os.getpid())
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import signal
 
 from breakranks.rank import AGENT_THREAD
 from breakranks.rank.launch.launch_config import LaunchConfig
-from breakranks.rank.launch.output_files import OutputStream, RedirectedOutput
+from breakranks.rank.launch.output_files import OutputStream, RedirectedOutput, file_identity
 
 PAUSE_SECONDS = 2.0
 SHORT_PAUSE_SECONDS = 0.1  # when little more than the limit is left
@@ -25,6 +25,7 @@ class LaunchWatcher:
         self._streams = [stream for stream in (output.streams if output else ()) if stream.is_redirected]
         self._ending = _thread.allocate_lock()
         self._is_full = False
+        self._diverted: dict[int, tuple[int, int]] = {}  # by stream: device and inode of what it is meanwhile
         self._said: set[bool] = set()
 
     def begin(self) -> bool:
@@ -32,7 +33,12 @@ class LaunchWatcher:
         if not self._streams or self._keep_free <= 0:
             return False
         self._ending.acquire()
-        _thread.start_new_thread(self._run, ())
+        # A signal that the job waits for must not come to the thread, which inherits the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            _thread.start_new_thread(self._run, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return True
 
     def end(self) -> None:
@@ -42,8 +48,6 @@ class LaunchWatcher:
 
     def _run(self) -> None:
         _name_thread()
-        # A signal that the job waits for with sigwait must not come to this thread.
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         pause = 0.0
         while not self._ending.acquire(True, pause):
             try:
@@ -55,28 +59,55 @@ class LaunchWatcher:
         free = free_bytes(self._folder)
         if free < 0:
             return PAUSE_SECONDS
-        if not self._is_full and free < self._keep_free:
-            self._divert(True)
+        left, least = self._left_of_limit()
+        if free < self._keep_free:
+            self._divert(f"less than {self._keep_free >> 20} MiB are free for {self._folder}")
+        elif left < least:
+            self._divert("the files of the output have nearly reached the largest size of a file (ulimit -f)")
         elif self._is_full and free >= ENOUGH_FACTOR * self._keep_free:
-            self._divert(False)
-        return SHORT_PAUSE_SECONDS if free < NEAR_FACTOR * self._keep_free else PAUSE_SECONDS
+            self._restore()
+        is_near = free < NEAR_FACTOR * self._keep_free or left < NEAR_FACTOR * least
+        return SHORT_PAUSE_SECONDS if is_near else PAUSE_SECONDS
 
-    def _divert(self, is_full: bool) -> None:
-        self._is_full = is_full
-        places = {stream.fd: elsewhere(stream, self._folder) if is_full else stream.file for stream in self._streams}
-        if is_full:
-            self._say(f"less than {self._keep_free >> 20} MiB are free for {self._folder}: {_outcome(places)}")
+    def _left_of_limit(self) -> tuple[int, int]:
+        """How much the larger file may still grow, and how much of that must be left; zeros: it has no limit."""
+        limit = largest_file_bytes()
+        if limit < 0:
+            return 0, 0
+        return limit - max(os.fstat(stream.file).st_size for stream in self._streams), min(self._keep_free, limit // 4)
+
+    def _divert(self, reason: str) -> None:
+        """Let the streams be something else, as far as they are still the files: the job may have replaced them.
+
+        Again and again: it may also have put its own copy of a file back.
+        """
+        self._is_full = True
+        places = {
+            stream.fd: elsewhere(stream, self._folder)
+            for stream in self._streams
+            if file_identity(stream.fd) == stream.identity
+        }
+        if places:
+            self._say(f"{reason}: {_outcome(places)}")
         for fd, place in places.items():
             _point(fd, place)
-        if not is_full:
-            self._say(f"there is room again for {self._folder}: output is written there again")
+            self._diverted[fd] = file_identity(fd)
+
+    def _restore(self) -> None:
+        self._is_full = False
+        for stream in self._streams:
+            is_diverted = self._diverted.pop(stream.fd, None) == file_identity(stream.fd)
+            if is_diverted and file_identity(stream.file) == stream.identity:
+                _point(stream.fd, stream.file)
+        self._say(f"there is room again for {self._folder}: output is written there again")
 
     def _say(self, text: str) -> None:
-        """Write it into the rank's file while it is still, or again, the output."""
-        if self._is_full not in self._said:
+        """Write it into the rank's file, once for each state."""
+        stream = self._streams[-1]
+        if self._is_full not in self._said and file_identity(stream.file) == stream.identity:
             self._said.add(self._is_full)
             try:
-                os.write(2, f"breakranks: {text}\n".encode())
+                os.write(stream.file, f"breakranks: {text}\n".encode())
             except OSError:
                 pass
 
@@ -98,12 +129,18 @@ def free_bytes(folder: str) -> int:
         return -1
 
 
+def largest_file_bytes() -> int:
+    """The limit of the size of a file, -1 if there is none. Not from resource: a job may have a module of that name."""
+    with open("/proc/self/limits", encoding="ascii") as file:
+        words = next((line.split() for line in file if line.startswith("Max file size")), [])
+    return int(words[3]) if len(words) > 3 and words[3].isdigit() else -1
+
+
 def elsewhere(stream: OutputStream, folder: str) -> int:
     """The original of a stream, or -1 if that is on the same disk, or was closed by the job."""
     try:
-        original = os.fstat(stream.saved)
-        is_known = (original.st_dev, original.st_ino) == stream.original
-        return stream.saved if is_known and original.st_dev != os.stat(folder).st_dev else -1
+        is_known = file_identity(stream.saved) == stream.original
+        return stream.saved if is_known and stream.original[0] != os.stat(folder).st_dev else -1
     except OSError:
         return -1
 

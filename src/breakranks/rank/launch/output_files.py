@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import resource
 import stat
 import sys
 from typing import NamedTuple
@@ -35,6 +34,7 @@ class OutputStream(NamedTuple):
     file: int = -1
     offset: int = 0
     original: tuple[int, int] = (0, 0)  # device and inode
+    identity: tuple[int, int] = (0, 0)  # those of the file
 
     @property
     def is_redirected(self) -> bool:
@@ -48,9 +48,14 @@ class RedirectedOutput(NamedTuple):
     relay: RelayProcess | None = None
 
 
-def redirect_output(config: LaunchConfig, stem: str, registration: str, prefix: str) -> RedirectedOutput:
-    """Redirect both streams to ``stem``.out and .err, and start a relay where the launcher is to see them as well."""
-    streams = tuple(_prepared(config, stem, fd) for fd in (1, 2))
+def redirect_output(
+    config: LaunchConfig, stem: str, registration: str, prefix: str, *, is_nested: bool = False
+) -> RedirectedOutput:
+    """Redirect both streams to ``stem``.out and .err, and start a relay where the launcher is to see them as well.
+
+    ``is_nested``: another rank has started the job of this one, and reads what comes through a pipe.
+    """
+    streams = tuple(_prepared(config, stem, fd, is_nested) for fd in (1, 2))
     sources = {
         stream.fd: RelaySource(stream.path, stream.offset, stream.saved) for stream in streams if stream.kind == RELAY
     }
@@ -74,24 +79,46 @@ def restore_output(streams: tuple[OutputStream, ...]) -> None:
             os.dup2(stream.saved, stream.fd)
 
 
-def _prepared(config: LaunchConfig, stem: str, fd: int) -> OutputStream:
+def close_in_children(streams: tuple[OutputStream, ...]) -> None:
+    """Let forked children close the copies. A daemon would keep a pipe open of which a launcher awaits the end."""
+    copies = [copy for s in streams if s.is_redirected for copy in ((s.saved, s.original), (s.file, s.identity))]
+
+    def close() -> None:
+        for fd, identity in copies:
+            if file_identity(fd) == identity:  # else the job has closed it, and used the number again
+                os.close(fd)
+
+    os.register_at_fork(after_in_child=close)
+
+
+def file_identity(fd: int) -> tuple[int, int]:
+    """Device and inode of an open file; zeros if it is closed."""
+    try:
+        found = os.fstat(fd)
+        return found.st_dev, found.st_ino
+    except OSError:
+        return 0, 0
+
+
+def _prepared(config: LaunchConfig, stem: str, fd: int, is_nested: bool) -> OutputStream:
     path = f"{stem}.{SUFFIXES[fd]}"
-    kind = _kind(config, fd)
+    kind = _kind(config, fd, is_nested)
     if kind == OWN_FILE:
         if fd == 2 and _is_same(os.fstat(1), os.fstat(2)):
             return OutputStream(fd, MERGED)
         return OutputStream(fd, kind, _linked(os.readlink(f"/proc/self/fd/{fd}"), path))
     if kind == UNTOUCHED:
         return OutputStream(fd, kind)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    if os.path.islink(path):
+        os.unlink(path)  # to the file of a program of the same task: PROGRAM > RESULTS
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     offset = os.lseek(file, 0, os.SEEK_END)
     high = _high(file)
     os.close(file)
-    found = os.fstat(fd)
-    return OutputStream(fd, kind, path, _high(fd), high, offset, (found.st_dev, found.st_ino))
+    return OutputStream(fd, kind, path, _high(fd), high, offset, file_identity(fd), file_identity(high))
 
 
-def _kind(config: LaunchConfig, fd: int) -> str:
+def _kind(config: LaunchConfig, fd: int, is_nested: bool) -> str:
     try:
         original = os.fstat(fd)
     except OSError:  # closed
@@ -100,6 +127,8 @@ def _kind(config: LaunchConfig, fd: int) -> str:
         return UNTOUCHED  # the user wants no output
     if _is_launcher_file(config, original):
         return LAUNCHER if config.is_here else RELAY
+    if is_nested and not stat.S_ISREG(original.st_mode):
+        return UNTOUCHED  # that rank may read what its job prints, and expects no prefix
     inherited = _is_of_parent(original)
     if stat.S_ISREG(original.st_mode) and not inherited:
         return OWN_FILE if _is_named(fd, original) else RELAY
@@ -164,8 +193,8 @@ def _linked(target: str, path: str) -> str:
 
 def _high(fd: int) -> int:
     """A copy of a descriptor with a number that jobs do not use."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    first = _FIRST_SAVED if limit == resource.RLIM_INFINITY else min(_FIRST_SAVED, limit // 2)
+    limit = os.sysconf("SC_OPEN_MAX")  # not from resource: a job may have a module of that name
+    first = _FIRST_SAVED if limit < 0 else min(_FIRST_SAVED, limit // 2)
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first)
 
 

@@ -9,10 +9,12 @@ started with the signals ignored that end a job. Python 3.8, the standard librar
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import stat
 import sys
+import termios
 import time
 
 MYPY = False
@@ -24,6 +26,7 @@ MAX_READ_BYTES = 1 << 20
 CUT = b" \\"  # at the end of each piece of a line that is too long for one write
 PARTIAL_SECONDS = 5.0  # after which a line without its end is copied: a progress bar, a question
 SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.01, 0.2
+READ_PAUSE_SECONDS = 0.0005
 SUCCESSOR_SECONDS = 10.0  # that the next program of the same task may take to begin
 
 
@@ -38,7 +41,8 @@ class RelayedFile:
         self.prefix = prefix
         self.limit = -1  # where the relay of the next program of the same task begins
         self.is_broken = False
-        self._is_file = stat.S_ISREG(os.fstat(target).st_mode)
+        mode = os.fstat(target).st_mode
+        self._is_file, self._is_pipe = stat.S_ISREG(mode), stat.S_ISFIFO(mode)
         self._partial: tuple[int, float] = (0, 0.0)  # the length of a line without end, and since when it is there
 
     def size(self) -> int:
@@ -46,6 +50,8 @@ class RelayedFile:
 
     def copy(self, end: int, now: float, *, last: bool = False) -> bool:
         """Copy whole lines before the offset ``end``. ``last``: also a line without its end. True: some were copied."""
+        if self.size() < self.position:
+            self.position = 0  # it was truncated: `echo … > /dev/stdout` in a shell does that to a file
         if self.limit >= 0:
             end = min(end, self.limit)
         data = os.pread(self.file, max(0, min(MAX_READ_BYTES, end - self.position)), self.position)
@@ -69,6 +75,8 @@ class RelayedFile:
 
     def _write(self, data: bytes) -> None:
         while data and not self.is_broken:
+            if self._is_pipe:
+                self._wait_until_read()
             try:
                 data = data[os.write(self.target, data) :]
             except BlockingIOError:
@@ -79,6 +87,21 @@ class RelayedFile:
                 if not self._is_file:  # nobody reads it any more
                     self.is_broken = True
                 return
+
+    def _wait_until_read(self) -> None:
+        """Wait until the pipe is empty. mpirun reads 4096 bytes at once, wherever a line is then: with one write in the
+        pipe it reads whole lines, and mixes no others in between."""
+        closed = select.poll()
+        closed.register(self.target, 0)  # reports POLLERR when the reader has gone
+        while _unread_bytes(self.target) and not closed.poll(0):
+            time.sleep(READ_PAUSE_SECONDS)
+
+
+def _unread_bytes(pipe: int) -> int:
+    try:
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def pieces(data: bytes, prefix: bytes, most: int, *, cut: bool = True) -> list[bytes]:

@@ -82,7 +82,10 @@ def start_relay(script: str, registration: str, prefix: str, sources: Mapping[in
     os.close(writes)
     answer = os.read(reads, 32)
     os.close(reads)
-    os.waitpid(child, 0)
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:  # a process that was started with SIGCHLD ignored has none to wait for
+        pass
     return RelayProcess(int(answer), tuple(os.path.realpath(source.path) for source in sources.values()))
 
 

@@ -25,6 +25,7 @@ from breakranks.rankset import RankSet, ranks_text
 from breakranks.show.quantities import duration, plural
 from breakranks.show.wording.grammar import noun, verb
 
+_NO_RANK = "a rank that the log does not name"
 _SOURCE = re.compile(r"(?<=: )\[/\S+:\d+\] ")
 _GROUNDS = {
     "kernel-oom": "the kernel or the scheduler reports that memory ran out",
@@ -43,6 +44,7 @@ _GROUNDS = {
     "silent-ranks": "these ranks did not report the timeout; all others did",
     "nobody-absent": "every rank whose log was read reports the timeout, so the logs do not show who was absent",
     "handled": "the exception was handled, and nothing else explains the failure",
+    "in-thread": "the exception ended a thread, and nothing else explains the failure",
     "no-traceback": "the process ended with an error status and printed no traceback",
     "gone-silently": "the other ranks lost their connection to a rank that was gone; of these ranks there is no error",
     "signal-from-outside": "the launcher observed this end first; it did not send the signal itself",
@@ -69,7 +71,7 @@ _AREA = {
 
 def cause_sentence(cause: FirstCause) -> str:
     """Return the first cause as one sentence without a full stop."""
-    who = ranks_text(cause.ranks) if cause.ranks else "a rank that the log does not name"
+    who = ranks_text(cause.ranks) if cause.ranks else "the command" if cause.alone else _NO_RANK
     number = max(1, len(cause.ranks))
     if cause.swallowed and cause.raised is not None and cause.stuck is not None:
         return (
@@ -86,7 +88,7 @@ def cause_sentence(cause: FirstCause) -> str:
         return f"{who} did not enter {call_name(cause.stuck)}, which {_waiting(cause.stuck)}"
     if "gone-silently" in cause.grounds:
         ended = f" with exit code {cause.code}" if cause.code >= 0 else ""
-        return f"{who} ended{ended} without an error, and the other ranks lost their connection"
+        return f"{who} ended{ended} without an error message, and the other ranks lost their connection"
     if "only-effects" in cause.grounds and cause.raised is not None:
         return f"a rank was gone before the others failed with {exception_text(cause.raised)}"
     if cause.kind == OUT_OF_MEMORY and cause.raised is None:
@@ -191,7 +193,7 @@ def next_steps(report: CrashReport) -> Iterator[str]:
         yield f"breakranks why {_folder(report.dumps)}   # the flight recorder dumps that the log names"
     if report.cores:
         yield f"gdb -c {report.cores[0]}   # the core file that the log names"
-    if cause.kind == SIGNAL and known is None:
+    if cause.kind == SIGNAL and known is None and not report.of_run:
         yield "breakranks run -- COMMAND   # prints the Python stack of a crash and keeps the output of each rank"
     if cause.kind == TIMEOUT and not report.dumps:
         yield "breakranks run --on-hang 60 -- COMMAND   # explains the hang while the ranks still stand"
