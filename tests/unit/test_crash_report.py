@@ -176,3 +176,17 @@ def test_a_syntax_error_of_the_script_has_no_header(tmp_path: Path) -> None:
         "/job/train.py",
         2,
     )
+
+
+LATE = "RuntimeError: [/x/gloo/unbound_buffer.cc:78] Timed out waiting 60000ms for recv operation to complete"
+HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def test_what_a_program_raises_after_a_timeout_is_an_effect_of_it(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        text = traceback(LATE, 9) + HANDLING + traceback("TrainingError: step 7 failed", 12)
+        (tmp_path / f"rank-{rank}.err").write_text(text)
+    (tmp_path / "rank-1.err").write_text("")
+    report = report_of(tmp_path)
+    cause = report.cause
+    assert cause is not None and (str(cause.ranks), cause.kind) == ("1", "timeout"), shown(report)

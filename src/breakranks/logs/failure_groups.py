@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from breakranks.logs.exception_rows import ExceptionRow, classify_exception
+from breakranks.logs.known_row import TIMEOUT
 from breakranks.logs.log_events import (
+    CASCADE,
     INITIATING,
     TEARDOWN,
     DumpEvent,
@@ -165,7 +168,7 @@ class FailureCollector:
                 return
             group = ExceptionGroup(
                 raised=event.raised,
-                row=classify_exception(origin(event.raised)),
+                row=telling_row(event.raised),
                 first=event.line,
                 thread=event.thread,
                 handled=event.handled,
@@ -221,6 +224,22 @@ def origin(raised: Raised) -> Raised:
     if raised.members and all(exception_key(member) == exception_key(raised.members[0]) for member in raised.members):
         return origin(raised.members[0])
     return raised
+
+
+def chain(raised: Raised) -> Iterator[Raised]:
+    """Yield an exception, and those before it in its chain."""
+    found: Raised | None = raised
+    while found is not None:
+        yield found
+        found = found.cause
+
+
+def telling_row(raised: Raised) -> ExceptionRow | None:
+    """Return the row that says what a whole chain is. What a program raises because a peer was gone, or a call timed
+    out, follows from that, whatever it is."""
+    rows = [row for part in chain(raised) if (row := classify_exception(part)) is not None]
+    effects = [row for row in rows if row.role == CASCADE or row.kind == TIMEOUT]
+    return effects[-1] if effects else classify_exception(origin(raised))
 
 
 def place_of(raised: Raised) -> Frame | None:

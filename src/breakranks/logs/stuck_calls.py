@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from breakranks.logs.crash_report import StuckCall
-from breakranks.logs.failure_groups import ExceptionGroup
+from breakranks.logs.failure_groups import ExceptionGroup, chain
 from breakranks.logs.log_events import LogLine, TimeoutEvent
 from breakranks.logs.watchdog_lines import timeout_of_exception, with_groups
 from breakranks.rankset import RankSet
@@ -101,7 +101,8 @@ def find_stuck_call(
 
 def _of_exceptions(groups: Iterable[ExceptionGroup]) -> Iterable[TimeoutEvent]:
     for group in groups:
-        event = timeout_of_exception(group.raised, group.first)
+        told = (timeout_of_exception(part, group.first) for part in chain(group.raised))
+        event = next((found for found in told if found is not None), None)
         if event is None:
             continue
         for rank in sorted(group.ranks) or [-1]:
@@ -119,7 +120,8 @@ def _of_exceptions(groups: Iterable[ExceptionGroup]) -> Iterable[TimeoutEvent]:
 
 def _called(group: ExceptionGroup) -> str:
     """Return the function of torch.distributed that the user's code called: gloo names its own parts of it."""
-    return next((frame.function for frame in group.raised.frames if _TORCH.search(frame.file)), "")
+    frames = (frame for part in chain(group.raised) for frame in part.frames)
+    return next((frame.function for frame in frames if _TORCH.search(frame.file)), "")
 
 
 def _of_group(state: _GroupState, ranks: RankSet, expired: RankSet) -> FoundStuckCall:
