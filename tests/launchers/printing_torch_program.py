@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
+WAIT_SECONDS = 120.0
 NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK_ID")
 RANK = next((int(os.environ[name]) for name in NAMES if name in os.environ), -1)
 
@@ -14,12 +16,21 @@ def main(mode: str = "print", folder: str = ".") -> int:
     print(f"rank {RANK} begins", flush=True)
     os.write(2, f"rank {RANK} warns\n".encode())
     if mode == "fail" and RANK == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+        wait_for_rank_0()
         raise AssertionError("the first attempt fails")
     if mode == "debug" and RANK == 1:
         return debug(folder)
     meet()
     print(f"rank {RANK} ends", flush=True)
     return 0
+
+
+def wait_for_rank_0() -> None:
+    """Wait until rank 0 has printed: its launcher ends it when this rank has failed."""
+    out = Path(os.environ["PYTHONPATH"].split(":")[0]).parent / "rank-0.out"
+    end = time.monotonic() + WAIT_SECONDS
+    while not (out.exists() and out.read_text()) and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def debug(folder: str) -> int:

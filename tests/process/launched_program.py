@@ -86,6 +86,10 @@ def restarted() -> None:
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     print("attempt", attempt)
     if attempt == "0" and RANK == "1":
+        other = Path(os.environ["PYTHONPATH"].split(":")[0]).parent / "rank-0.out"
+        until = time.monotonic() + WAIT_SECONDS
+        while not (other.exists() and other.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
         raise ValueError("restart")
     while attempt == "0":
         time.sleep(0.02)

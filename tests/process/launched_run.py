@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ class LaunchedRun(Processes):
     ) -> None:
         super().__exit__(kind, error, trace)
         for pid in self.relays():
-            os.kill(pid, 9)
+            with suppress(ProcessLookupError):  # it ends by itself
+                os.kill(pid, 9)
 
     def environ(self, more: Any = None) -> dict[str, str]:
         own = {"BREAKRANKS_RUN": str(self.agents), "PYTHONWARNINGS": "", "PYTHONUNBUFFERED": ""}

@@ -352,3 +352,13 @@ class Terminal:
             self._closed = True
             os.close(self._slave)
             os.close(self.master)
+
+
+def wait_until_read(pid: int) -> None:
+    """Wait until a process reads its terminal.
+
+    Python forgets a Ctrl-C that comes between the prompt of ``input`` and its read until the next key is pressed.
+    """
+    sleeps = Path(f"/proc/{pid}/wchan")
+    reading = ("wait_woken", "n_tty", "do_se", "do_sys_p", "poll")
+    wait_for(f"process {pid} to read", lambda: sleeps.read_text().startswith(reading))

@@ -21,10 +21,11 @@ from support.targets import Interpreter, on_every_python
 from support.waiting import wait_for
 
 from .launched_run import PROGRAM, LaunchedRun
+from .terminals import wait_until_read
 
 MPIRUN = shutil.which("mpirun")
 KEPT = "breakranks: rank 0 is kept as it crashed: process "
-RUN_DIED = "import breakranks.rank.launch.crash_wait as wait; wait.GONE_SECONDS = wait.GONE_ELSEWHERE_SECONDS = 0.5\n"
+RUN_DIED = "import breakranks.rank.launch.crash_wait as wait; wait.GONE_SECONDS = wait.GONE_ELSEWHERE_SECONDS = 5.0\n"
 
 
 def kept(run: LaunchedRun, **how: Any) -> subprocess.Popen[Any]:
@@ -65,7 +66,7 @@ def test_a_kept_rank_does_not_outlive_run(tmp_path: Path, where: str) -> None:
             config.write_text(json.dumps({**json.loads(config.read_text()), **changed}))
             (tmp_path / "sitecustomize.py").write_text(RUN_DIED)  # the site's own: it runs after the hook
             rank = kept(run, env={"PYTHONPATH": str(tmp_path)})
-            for _ in range(100):
+            for _ in range(300):  # longer than the rank waits without a beat; a pause of this test is shorter
                 heartbeat.touch()
                 assert rank.poll() is None
                 signal.sigtimedwait([], 0.02)
@@ -165,6 +166,7 @@ def test_the_rank_that_is_debugged_has_the_terminal(
         record = run.record(1)
         assert (record["shown"], record["out"], record["in_foreground"]) == ("terminal", "", False)
         assert os.getpgid(record["pid"]) == record["pid"], "a signal to its group would reach others"
+        wait_until_read(record["pid"])
         os.kill(record["pid"], signal.SIGINT)
         terminal.expect("interrupted\n")
         terminal.expect("(Pdb) ")
@@ -223,7 +225,7 @@ def test_a_full_disk_does_not_end_a_rank(tmp_path: Path, original: str) -> None:
     WHEN there is room again THEN it goes to the file again."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "small", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "small", str(disk)], check=True)
     try:
         with LaunchedRun(disk, keep_free_bytes=4 << 20) as run:
             read, write = os.pipe()
@@ -235,7 +237,8 @@ def test_a_full_disk_does_not_end_a_rank(tmp_path: Path, original: str) -> None:
             process = run.launch(["bash", "-c", words], **how)
             os.close(write)
             wait_for("the rank", lambda: (disk / "ready.0").exists())
-            (disk / "ballast").write_bytes(bytes(12 << 20))
+            free = os.statvfs(disk)
+            (disk / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize - (3 << 20)))
             told = "breakranks: less than 4 MiB are free for "
             wait_for("the notice", lambda: told in run.text("rank-0.err"))
             (disk / "more").write_bytes(bytes(1 << 20))

@@ -164,8 +164,7 @@ def test_a_child_that_outlives_the_rank_is_copied(run: LaunchedRun) -> None:
 
 def test_a_progress_bar_is_copied_now_and_then(run: LaunchedRun) -> None:
     (run.folder / "bar.py").write_text(
-        "import os, time; print('a', end='\\r'); print('b', end='', flush=True)\n"
-        "while not os.path.exists('go'): time.sleep(0.05)"
+        "import os, time; print('a\\rb', end='', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)"
     )
     process, reader = relayed(run, shell=f"RANK=0 WORLD_SIZE=1 {sys.executable} bar.py; true")
     wait_for("the bar", lambda: shown(run) == [f"[{HOST}:0] b"])
@@ -178,7 +177,8 @@ def test_a_progress_bar_is_copied_now_and_then(run: LaunchedRun) -> None:
 IGNORING = """
 import os, signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, "-c", "print(5)"], {**os.environ, "RANK": "0"})
+rank = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, "-c", "print(5)"], rank)
 try:
     os.wait()  # until all children have ended
 except ChildProcessError:

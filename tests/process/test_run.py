@@ -19,7 +19,7 @@ from support.other_user import nobody
 from support.processes import alive
 from support.waiting import wait_for
 
-from .terminals import BREAKRANKS, CTRL_C, Place
+from .terminals import BREAKRANKS, CTRL_C, Place, wait_until_read
 
 PROGRAM = str(Path(__file__).parent / "printing_program.py")
 PYTHON = sys.executable
@@ -163,6 +163,12 @@ def test_the_exit_status_is_that_of_the_command(place: Place, code: str, status:
     assert place.call([*RUN, "sh", "-c", code]).returncode == status
 
 
+def test_a_report_that_fails_does_not_change_the_exit_status(place: Place) -> None:
+    (place.folder / "ahocorasick_rs.py").write_text("raise RuntimeError('broken')\n")
+    done = place.call([*RUN, "sh", "-c", "exit 4"], {"PYTHONPATH": str(place.folder)})
+    assert done.returncode == 4 and "no report of the end: RuntimeError: broken" in done.stderr, done
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
@@ -301,12 +307,8 @@ def test_a_reader_that_ends_does_not_end_the_job(place: Place) -> None:
 
 
 def wait_until_it_reads(folder: Path, rank: int) -> None:
-    """Python forgets a Ctrl-C that comes between the prompt of ``input`` and its read until the next key is pressed."""
-    [registration] = latest(folder).glob(f"ranks/rank-{rank}.attempt-*.json")
-    sleeps = Path(f"/proc/{json.loads(registration.read_text())['pid']}/wchan")
-    wait_for(
-        "the rank to read", lambda: sleeps.read_text().startswith(("wait_woken", "n_tty", "do_se", "do_sys_p", "poll"))
-    )
+    [registration] = latest(folder).glob(f"ranks/rank-{rank}.attempt-[0-9].json")
+    wait_until_read(json.loads(registration.read_text())["pid"])
 
 
 def test_a_rank_to_debug_needs_a_terminal(place: Place) -> None:

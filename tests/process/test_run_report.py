@@ -233,11 +233,12 @@ def test_a_hang_is_explained_and_the_job_goes_on(place: Place) -> None:
 def test_a_watch_ends_with_the_job_when_its_run_is_killed(place: Place) -> None:
     os.mkfifo(place.folder / "go")
     words = [BREAKRANKS, "run", "--on-hang", "1000", "--", *launch(2, "pause")]
-    process = place.start(words, port(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with open(place.folder / "errors", "wb") as errors:  # no pipe: the watch has it too
+        process = place.start(words, port(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
     watch = wait_for("the watch", lambda: next((pid for pid in place.living() if b"watch" in words_of(pid)), 0))
     wait_for("the rank that waits", (place.folder / "paused.1").exists)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=LONG)
+    process.wait(LONG)
     assert alive(watch)
     (place.folder / "go").write_text("\n")
     wait_for("the end of the job and its watch", lambda: not place.living())

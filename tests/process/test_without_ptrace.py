@@ -253,7 +253,7 @@ def test_a_large_answer_comes_at_once(place: Place) -> None:
     ranks = ready(place, "wait")
     source = "def answer(given): return b'x' * given['size']"
     request = PayloadRequest(id=1, source=source, arguments='{"size": 10000000}')
-    replies = ask_agents(agents_of(ranks.pids), dict.fromkeys(ranks.pids, request), deadline=30.0)
+    replies = ask_agents(agents_of(ranks.pids), dict.fromkeys(ranks.pids, request), deadline=120.0)
     for pid in ranks.pids:
         event = replies[pid].event
         assert isinstance(event, PayloadEvent) and event.error is None and event.answer == b"x" * 10_000_000, event

@@ -60,9 +60,10 @@ def nobody() -> Iterator[Nobody]:
     try:
         packages = folder / "packages"
         shutil.copytree(Path(breakranks.__file__).parent, packages / "breakranks", ignore=_NOT_NEEDED)
-        spec = importlib.util.find_spec("msgspec")
-        assert spec is not None and spec.origin is not None
-        shutil.copytree(Path(spec.origin).parent, packages / "msgspec", ignore=_NOT_NEEDED)
+        for name in ("msgspec", "ahocorasick_rs"):
+            spec = importlib.util.find_spec(name)
+            assert spec is not None and spec.origin is not None
+            shutil.copytree(Path(spec.origin).parent, packages / name, ignore=_NOT_NEEDED)
         python = _copy_of_python(folder / "python")
         for path in (folder, *folder.rglob("*")):
             if not path.is_symlink():

@@ -16,7 +16,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -654,6 +654,131 @@ def close() -> None:
         _rank.pop().close()
 
 
+# ---- what an agent answers to `why`: stacks, and the answers of payloads
+
+_STACKS: dict[str, Any] = {
+    "event": "stacks", "id": 1, "functions": ["main", "step"], "files": ["/home/me/train.py", "/home/me/train.py"],
+    "stacks": [[0, 7], [0, 7, 1, 12]], "cut": 1,
+    "threads": [
+        {"tid": 12, "name": "MainThread", "stack": 1,
+         "variables": [{"depth": 1, "names": ["x", "lock"], "texts": ["3", "<locked>"]}]},
+        {"tid": 13, "name": "Thread-1", "stack": 0, "variables": []},
+    ],
+    "calls": [{"tid": 12, "text": "202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffc 0x7f01", "addresses": [32512],
+               "memory": ["AAAAAAAAAAA="]}],
+}  # fmt: skip
+_ANSWERS: tuple[dict[str, Any], ...] = (
+    _STACKS,
+    {"event": "payload", "id": 1, "answer": "e30="},
+    {"event": "payload", "id": 1, "error": "ValueError: x"},
+)
+
+
+def _read_stacks(data: bytes) -> None:
+    from breakranks.backend.agent_stacks import _as_py_spy, _memory
+    from breakranks.backend.rank_decoder import read_event
+    from breakranks.observe import pyspy_parse, syscalls
+    from breakranks.rank_messages import PayloadEvent, StacksEvent
+
+    event = read_event(data)
+    if isinstance(event, StacksEvent):
+        list(map(pyspy_parse.thread_of, _as_py_spy(event)))
+        for call in event.calls:
+            known = dict(zip(call.addresses, call.memory, strict=True))
+            memory = partial(_memory, known)
+            syscalls.call_of(1, call.text, syscalls.table_for(), True, "futex_wait", memory)
+    elif not isinstance(event, PayloadEvent):
+        raise BreakranksError("passed over", "as an agent of another version is")
+
+
+# ---- what the ranks of a run tell: registrations, exceptions, ends, relayed lines
+
+
+def _registrations() -> tuple[bytes, ...]:
+    registration = {
+        "rank": 1, "world": 2, "local_rank": 1, "attempt": 0, "launcher": "torchrun", "host": "n1", "host_key": "n1 x",
+        "pid": 12, "start": 77, "parent": 11, "python": "3.11.7", "out": "/logs/rank-1.out", "err": "/logs/rank-1.err",
+        "shown": "tail", "shown_out": "tail", "shown_err": "relay", "time": 1000.5, "slurm_job": "7", "ready": True,
+    }  # fmt: skip
+    exception = {"type": "ValueError", "message": "x", "traceback": "Traceback …\n", "time": 1000.5}
+    return tuple(map(_json, (registration, {**registration, "slurm_job": ""}, exception, {"time": 1000.5})))
+
+
+def _read_registration(data: bytes) -> None:
+    """Read it as a registration, as an exception and as an end."""
+    from breakranks.run.hang_guard import HangOptions, watch_words
+    from breakranks.run.rank_registry import RankRegistration, RankRegistry, is_running
+    from breakranks.run.run_folder import RunFolder
+
+    good = RankRegistration(rank=1, world=2, pid=12, host="n1", shown="tail")
+    with tempfile.TemporaryDirectory() as name:
+        folder = RunFolder(Path(name))
+        folder.registrations.mkdir()
+        for end in ("", ".exception", ".end"):
+            (folder.registrations / f"rank-1.attempt-0{end}.json").write_bytes(data)
+        registry = RankRegistry(folder)
+        registry.refresh()
+        told = [registry.exception(good), registry.end(good)]
+        for found in registry.registrations:
+            is_running(found)
+            watch_words(HangOptions(seconds=5.0), folder, [found, good], 1)
+        if not registry.registrations and not any(told):
+            raise BreakranksError("passed over", "as of a rank that has not registered")
+
+
+_RELAYED = (
+    b"[n1:0] step 1\n[n2:1] step 1\nthe launcher\n[n1:0] step 2\n",
+    b"[1,0]<stdout>:[n1:0] a[1,1]<stdout>:[n2:1] b\n[1,0]<stdout>: more\n[1,1]<stderr>:\n",
+    b"0: [n1:0] " + b"x" * 1014 + b"\n0: rest\n1: [n2:1] short\n1: plain\n",
+    b"[n1:0] " + b"y" * 4090 + b" \\\n[n2:1] other\n[n1:0] end\n",
+)
+
+
+def _read_relayed(data: bytes) -> None:
+    """Read it in blocks of whole lines: no line of a rank may be without its end."""
+    from breakranks.run.relayed_lines import RelayedStream
+
+    stream = RelayedStream()
+    lines = data.splitlines(keepends=True) if data else []
+    blocks = [b"".join(lines[at : at + 3]) for at in range(0, len(lines), 3)]
+    found = [part for block in blocks for part in stream.split(block, lambda host, rank: rank < 4)]
+    for part in [*found, *stream.close(lambda host, rank: rank < 4)]:
+        assert part.lines.endswith(b"\n"), part
+
+
+# ---- logs
+
+
+@cache
+def _logs() -> tuple[bytes, ...]:
+    found = [path for path in sorted((DATA / "logs").rglob("*")) if path.is_file()]
+    return tuple(path.read_bytes() for path in found if 0 < path.stat().st_size < 60_000)
+
+
+def _read_log(data: bytes) -> None:
+    """Read it as the log of all ranks, as that of one, and as an error file of torchrun."""
+    from breakranks.logs.job_logs import JobLogs
+    from breakranks.logs.log_sources import find_sources
+    from breakranks.show.crash_json import report_json
+    from breakranks.show.crash_lines import report_lines
+    from breakranks.show.json_output import to_text
+    from breakranks.show.terminal_text import TerminalStyle, render
+
+    look = TerminalStyle(width=100)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("train.log", "rank-1.err", "run/attempt_0/2/error.json"):
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        for place in (f"{folder}/train.log", folder):
+            logs = JobLogs(find_sources([place]))
+            logs.read()
+            report = logs.report()
+            render(report_lines(report, look), look)
+            render(report_lines(report, TerminalStyle(width=100, full=True)), look)
+            to_text(report_json(report))
+
+
 # ---- files that users write
 
 
@@ -734,6 +859,10 @@ READERS: dict[str, Reader] = {
     "rank-entry": Reader(_entries, _read_entry, _vary_json),
     "rank-facts": Reader(_facts, _read_facts),
     "launch-json": Reader(_launches, _read_launch, lambda chance, data: _vary_launch(chance, data)),
+    "rank-stacks": Reader(lambda: tuple(map(_json, _ANSWERS)), _read_stacks, _vary_json),
+    "registration": Reader(_registrations, _read_registration, _vary_json),
+    "relayed-lines": Reader(lambda: _RELAYED, _read_relayed),
+    "log": Reader(_logs, _read_log),
     "config": Reader(lambda: (_CONFIG,), _read_config),
     "meanings": Reader(lambda: (_MEANINGS,), _read_meanings),
 }

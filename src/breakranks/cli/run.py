@@ -19,7 +19,7 @@ from pathlib import Path
 
 from breakranks.cli import target_args
 from breakranks.cli.exit_status import OK
-from breakranks.errors import UsageError
+from breakranks.errors import BreakranksError, UsageError
 from breakranks.jobs.launchers import launcher_of
 from breakranks.rankset import MAX_RANK, RankSet
 from breakranks.run.command_process import CommandProcess, check_command
@@ -121,7 +121,12 @@ def run(args: argparse.Namespace) -> int:
         session.hooks += [guard] if guard is not None else []
         status = session.run()
     _note_missing_ranks(session, status)
-    _report(args, session, status, began, guard)
+    try:
+        _report(args, session, status, began, guard)
+    except (BreakranksError, BrokenPipeError):
+        raise
+    except Exception as error:  # the exit status stays that of the command
+        print(f"breakranks: no report of the end: {type(error).__name__}: {error}", file=sys.stderr)
     return status
 
 

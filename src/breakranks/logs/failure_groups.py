@@ -60,7 +60,7 @@ class ExceptionGroup:
 
     @property
     def role(self) -> str:
-        if _is_of_launcher(self.raised):
+        if is_launcher_report(self.raised):
             return TEARDOWN
         return self.row.role if self.row is not None else INITIATING
 
@@ -196,7 +196,7 @@ class FailureCollector:
             group.ranks.add(rank)
 
 
-def _is_of_launcher(raised: Raised) -> bool:
+def is_launcher_report(raised: Raised) -> bool:
     """Whether it is the traceback with which torchrun reports that a rank failed, perhaps cut off."""
     if raised.complete and raised.type and not _CHILD_FAILED.search(raised.type):
         return False

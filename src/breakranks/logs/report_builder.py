@@ -16,7 +16,7 @@ from breakranks.logs.crash_report import (
     StuckCall,
 )
 from breakranks.logs.exit_meanings import signal_of
-from breakranks.logs.failure_groups import Attempt, FailureCollector
+from breakranks.logs.failure_groups import Attempt, FailureCollector, is_launcher_report
 from breakranks.logs.first_cause import CERTAIN, CauseFinder
 from breakranks.logs.log_events import ExitEvent
 from breakranks.logs.rank_naming import name_ranks
@@ -78,6 +78,7 @@ def _attempt_report(attempt: Attempt, ranks: RankSet) -> AttemptReport:
                 thread=group.thread,
             )
             for group in attempt.exceptions.values()
+            if not is_launcher_report(group.raised)
         ),
         exits=_folded_exits(attempt.exits),
         lines=tuple(

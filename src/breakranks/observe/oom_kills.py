@@ -11,9 +11,9 @@ _RECENT_SECONDS = 24 * 3600.0
 _MAX_KILLS = 20
 
 
-def recent_kills() -> tuple[tuple[int, str], ...]:
-    """The kills of the last day, newest last: the pid, and ``process 42 (python3) 94 s ago``. Empty if the log is not
-    readable."""
+def recent_kills(seconds: float = _RECENT_SECONDS) -> tuple[tuple[int, str], ...]:
+    """The kills of the last day, or of so many seconds, newest last: the pid, and ``process 42 (python3) 94 s ago``.
+    Empty if the log is not readable."""
     try:
         handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -32,7 +32,7 @@ def recent_kills() -> tuple[tuple[int, str], ...]:
             if match is None:
                 continue
             age = now - _seconds(record)
-            if age <= _RECENT_SECONDS:
+            if age <= seconds:
                 found.append((int(match[1]), f"process {match[1]} ({match[2]}) {age:.0f} s ago"))
     except OSError:
         pass

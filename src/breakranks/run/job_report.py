@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 
 from breakranks.backend.logged_dumps import with_dumps
@@ -21,6 +22,7 @@ from breakranks.run.run_folder import RunFolder
 from breakranks.snapshot.snapshot_file import load
 
 _SIGNAL_BASE = 128
+_CLOCK_DRIFT_SECONDS = 600.0  # the clock of the kernel's log is not corrected as others are
 
 
 def job_report(
@@ -86,7 +88,7 @@ def _kernel_kills(ranks: list[RankRegistration], began: float) -> list[ExitEvent
     """Return the ranks of this host that the kernel has killed because memory ran out."""
     by_pid = {found.pid: found for found in ranks if found.time >= began - 1}
     found = []
-    for pid, text in recent_kills():
+    for pid, text in recent_kills(time.time() - began + _CLOCK_DRIFT_SECONDS):
         rank = by_pid.get(pid)
         if rank is not None:
             line = _line(f"the kernel killed {text}: out of memory", rank.rank, rank.attempt)

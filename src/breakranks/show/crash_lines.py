@@ -48,7 +48,7 @@ def report_lines(report: CrashReport, style: TerminalStyle) -> Iterator[Line]:
 
 
 def _cause(report: CrashReport, cause: FirstCause, style: TerminalStyle) -> Iterator[Line]:
-    for line in wrap(_capital(cause_sentence(cause)) + ".", style.width):
+    for line in wrap(_capital(cause_sentence(cause)).rstrip(".") + ".", style.width):
         yield ((line, _STYLES[cause.confidence]),)
     if cause.where is not None:
         place = f"{short_path(cause.where.file, style)}:{cause.where.line}"
@@ -213,4 +213,5 @@ def _who(ranks: RankSet) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """Return a sentence with a capital letter, unless it begins with the name of a function."""
+    return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text

@@ -93,8 +93,10 @@ class RelayedFile:
         pipe it reads whole lines, and mixes no others in between."""
         closed = select.poll()
         closed.register(self.target, 0)  # reports POLLERR when the reader has gone
+        pause = READ_PAUSE_SECONDS
         while _unread_bytes(self.target) and not closed.poll(0):
-            time.sleep(READ_PAUSE_SECONDS)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONG_PAUSE_SECONDS)  # a pager that was stopped does not read for hours
 
 
 def _unread_bytes(pipe: int) -> int:
