@@ -52,6 +52,7 @@ breakranks watch --on-hang 300 --exec 'mail -s "job hangs" me@example.org'
                                                     send the verdict by mail
 breakranks watch --on-hang 60 --wait 600            wait up to ten minutes for a job to appear
 """
+DEFAULT_HANG_SECONDS = 300.0  # half of the shortest default timeout of torch's process groups
 _MAX_WAIT_SECONDS = 30 * 86400.0
 _PLAIN = TerminalStyle()
 
@@ -63,8 +64,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--on-hang",
         metavar="SECONDS",
         type=float,
-        required=True,
-        help="report when no rank has made progress for this long",
+        default=DEFAULT_HANG_SECONDS,
+        help=f"report when no rank has made progress for this long (default: {DEFAULT_HANG_SECONDS:g})",
     )
     parser.add_argument("--save", metavar="DIR", help="save a snapshot of each hang in this folder: KEY-TIME.brk")
     parser.add_argument(
