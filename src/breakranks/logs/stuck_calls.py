@@ -153,5 +153,5 @@ def _absent(state: _GroupState, waiting: RankSet, ranks: RankSet, expired: RankS
     # The members of another group than that of all ranks are not in the logs.
     silent = ranks - waiting - expired if waiting and not state.name else RankSet()
     if silent or not odd:
-        return silent, LIKELY, "silent-ranks" if silent else "nobody-absent"
+        return silent, LIKELY, "silent-ranks" if silent else "absent-unknown"
     return odd, LIKELY, "other-operation"

@@ -20,7 +20,7 @@ GONE_ELSEWHERE_SECONDS = 180.0  # and for one on another host: a network file sy
 
 
 class RunPresence:
-    """Whether somebody can still look at this rank: `run` lives, and so does what started the rank."""
+    """Whether this rank can still be looked at: `run` lives, and so does what started the rank."""
 
     def __init__(self, config: LaunchConfig) -> None:
         self._config = config
@@ -94,7 +94,7 @@ class CrashWait:
             self._released = True
 
     def _watch_prompt(self) -> None:
-        """In a thread: nobody is at the prompt, and nobody will come."""
+        """In a thread: no console is at the prompt, and none will come."""
         from breakranks.rank import api  # as in _open_prompt
 
         while not self._released:

@@ -84,7 +84,7 @@ class RelayedFile:
                 waiting.register(self.target, select.POLLOUT)
                 waiting.poll()
             except OSError:
-                if not self._is_file:  # nobody reads it any more
+                if not self._is_file:  # its reader has gone
                     self.is_broken = True
                 return
 
@@ -189,7 +189,7 @@ class RelayedRank:
 
 
 def relay(rank: RelayedRank, files: dict[str, RelayedFile]) -> None:
-    """Copy until nobody writes any more."""
+    """Copy until no process writes any more."""
     pause = SHORT_PAUSE_SECONDS
     while not all(file.is_broken for file in files.values()):
         # In this order: what a rank has written before it was seen alive is not that of the next program.

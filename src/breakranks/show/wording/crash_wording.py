@@ -42,7 +42,7 @@ _GROUNDS = {
     "other-operation": "every rank timed out, and these ranks in another operation than most",
     "recorder-dumps": "the flight recorder dumps that the log names show the last call of each rank",
     "silent-ranks": "these ranks did not report the timeout; all others did",
-    "nobody-absent": "every rank whose log was read reports the timeout, so the logs do not show who was absent",
+    "absent-unknown": "every rank whose log was read reports the timeout, so the logs do not show who was absent",
     "handled": "the exception was handled, and nothing else explains the failure",
     "in-thread": "the exception ended a thread, and nothing else explains the failure",
     "no-traceback": "the process ended with an error status and printed no traceback",
