@@ -35,6 +35,7 @@ SEVERAL_WEIGHTS_TOKENS = 1500  # more are read with the first weights only
 MAX_SIBLINGS = 8  # of which it is counted how many copies each will get: more differ in their messages
 MAX_QUESTIONS = 60_000  # about copies that are still to come, where few readings are kept: two seconds
 MIN_RUNS = 3  # of the same lines one behind the other, for a traceback that was not mixed with others'
+_USED, _AT = 1, 2  # in signatures: numbers, whose hashes are the same in each run of Python
 
 
 class _Weights(NamedTuple):
@@ -175,7 +176,7 @@ class _SegmentSearch:
     def _use(self, reading: _Reading, parent: int, child: int) -> None:
         reading.used.add(child)
         reading.kids[parent] = reading.kids.get(parent, 0) + 1
-        reading.sign += hash((child, "used"))
+        reading.sign += hash((child, _USED))
         reading.calls.add((self._texts[parent], self._texts[child]))
 
     def _total(self, reading: _Reading) -> float:
@@ -256,7 +257,7 @@ class _SegmentSearch:
             del reading.wait[parent]
         place = reading.done if token.kind == EXCEPTION else reading.wait
         place[child] = place.get(child, 0) + 1
-        reading.sign += hash((child, "at")) - hash((parent, "at"))
+        reading.sign += hash((child, _AT)) - hash((parent, _AT))
         reading.last = child
 
     def _node(self, parent: int, kind: int, text: str) -> int:
@@ -365,7 +366,7 @@ class _SegmentSearch:
         wanted = sum(self._left[self._texts[child]] for child in below)
         can_come = sum(
             self._upstream(reading, other)
-            for text in {self._texts[child] for child in below}
+            for text in dict.fromkeys(self._texts[child] for child in below)
             for other in self._by_text[text]
             if other in reading.used
         )
