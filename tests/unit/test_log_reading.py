@@ -180,7 +180,8 @@ def test_blocks_are_the_file_in_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int, ends: bool
 ) -> None:
     """GIVEN any bytes and any size of a block THEN the blocks are the file, each ends with a line, at its offset."""
-    data = b"\n".join(lines) + (b"\n" if ends and lines else b"")
+    # Not the first bytes of a compressed file: Hypothesis finds them in the module that knows them.
+    data = b"." + b"\n".join(lines) + (b"\n" if ends and lines else b"")
     path = tmp_path_factory.mktemp("blocks") / "x.log"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
